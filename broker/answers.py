@@ -188,7 +188,7 @@ class Action(NamedTuple):
 
     role: Role | None  # The least that is needed; `None`: not even a token, and no options
     description: str
-    perform: Callable[..., Body]  # `perform(call, **options)` returns what is answered
+    perform: Callable[..., Body]  # `perform(call, **options)` returns the answer
 
 
 ACTIONS: dict[str, Action] = {
@@ -342,7 +342,7 @@ _ASK: Mapping[Wanted, tuple[str, Body]] = {
 _ONCE = {Wanted.keys: Wanted.unique, Wanted.counts: Wanted.unique_counts}
 #: The metadata, without data, that asks a client to end a stream
 DRAINING = write_json({"draining": True})
-# Batches of fewer rows on average are put together, as each is some work of its own
+# Batches of fewer rows on average are put together, as each costs some work
 _FEW_ROWS = 256
 # Of batches that are answered together, those whose latency is observed
 _MOST_OBSERVED = 16
@@ -391,11 +391,11 @@ class Exchange(ABC):
 
     @abstractmethod
     def _taken(self) -> Any:
-        """What is to be answered; empty if nothing comes in time, and `None` when nothing comes any more."""
+        """The next batches to answer; empty if nothing comes in time, and `None` when nothing comes any more."""
 
     @abstractmethod
     def _answer(self, some: Any) -> Iterator[bytes]:
-        """The answer to what was taken."""
+        """The answer to the batches taken."""
 
     @abstractmethod
     def _wake(self) -> None:
@@ -460,7 +460,7 @@ class Matching(Exchange):
         self._came.put(None)
 
     def _taken(self) -> list[Batch] | None:
-        """All that has come, up to so many rows, but at least one batch."""
+        """All that has come, up to `max_batch_rows` rows, but at least one batch."""
         taken: list[Batch] = []
         left = self._service.config.server.max_batch_rows
         try:

@@ -125,7 +125,7 @@ class Subscriber(Generic[K]):
     Raises
     ------
     SlowSubscriberError, SessionError, AccessError, UnavailableError
-        By iteration: why the service has ended it. Connect again to go on; what was not acknowledged comes again.
+        By iteration: why the service has ended it. Connect again to go on; unacknowledged notifications come again.
     """
 
     def __init__(self, connection: Connection, key_type: KeyType, command: dict[str, Any]) -> None:
@@ -216,7 +216,7 @@ class Subscriber(Generic[K]):
             if self._closed:
                 return
             self._closed = True
-        # The service ends the stream then, and with it what another thread reads: it cannot be closed meanwhile
+        # The service ends this stream then, and with it the one that another thread reads: it cannot be closed now
         with contextlib.suppress(TagMatchError):
             self._stream.done_writing()
         with self._reading:
@@ -240,7 +240,7 @@ class RemoteTagMatch(Index[K]):
     - `consolidate` makes the changes of all clients take effect, and counts them all.
     - `reload` and `check` need the role `admin`.
     - `snapshot` and `save` are for programs that have the index themselves, and raise a `TagMatchError`.
-    - `close` waits for the answers to what was submitted.
+    - `close` waits for the answers to all submitted messages.
     """
 
     _engine: RemoteEngine
@@ -299,13 +299,13 @@ class RemoteTagMatch(Index[K]):
         Parameters
         ----------
         session : str
-            Its name; it belongs to the user who has begun it.
+            Its name; it belongs to the user who began it.
         keys : iterable of keys, optional
             What it follows from now on. Default: what it followed before, at first nothing.
         every_key : bool
             Follow every key.
         guarantee : {"at_most_once", "at_least_once"}
-            Whether what was handed over and not acknowledged is delivered again to the next connection.
+            Whether notifications that were delivered and not acknowledged are delivered again to the next connection.
         when_full : {"disconnect", "drop_oldest", "drop_newest"}, optional
             What happens where its outbox has no room. Default: what the service says.
         linger : float, optional
@@ -381,7 +381,7 @@ class RemoteEngine:
         self._plane = bool(info["plane"])
         self._most_rows, self._most_bytes = int(info["max_batch_rows"]), int(info["max_message_bytes"])
         self._lock = threading.Lock()
-        # What asks single messages: lists or sets, of each channel, with so many columns, by a stream for each
+        # Streams of single messages by form (lists or sets), channel and number of columns
         self._singles: dict[_Kind, Pipelined] = {}
 
     def only(self, expression: object) -> Self:

@@ -19,11 +19,11 @@ from tagmatch.model.options import Channel, Order, check_integer, check_one_of, 
 Role = Literal["read", "write", "admin"]
 #: Each may do what those before it may
 ROLES: tuple[Role, ...] = ("read", "write", "admin")
-#: What becomes of a notification for which an outbox has no room
+#: The outcome of a notification for which an outbox has no room
 WhenFull = Literal["disconnect", "drop_oldest", "drop_newest"]
 #: Whether a notification leaves the outbox when it is handed over, or when it is acknowledged
 Guarantee = Literal["at_most_once", "at_least_once"]
-#: What becomes of messages for which the queue of the hub has no room
+#: The outcome of messages for which the queue of the hub has no room
 WhenBusy = Literal["wait", "drop"]
 #: Where a message says what it is: in its properties alone, or also in its payload, a JSON object
 Form = Literal["properties", "json"]
@@ -35,7 +35,7 @@ _MAX_COUNT, _MAX_BYTES = 2**31, 2**40
 _LONGEST, _CONTROLS = 65_535, re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")
 
 
-#: In the metadata of a field: `check(name, value)` raises an error; the value is a file, by default beside the
+#: In the metadata of a field: `check(name, value)` raises an error; the value is a file, by default next to the
 #: configuration's own
 _CHECK, FILE = "check", "file"
 
@@ -65,7 +65,7 @@ def _file() -> Any:
 
 
 class Section:
-    """A section, whose fields check themselves; `None` is right where it is the default."""
+    """A section, whose fields check themselves; `None` is valid if it is the default."""
 
     __slots__ = ()
 
@@ -143,7 +143,7 @@ class ServerOptions(Section):
     rate: float = _number(0.0, 0, 1e12)  # Messages, changes and keys to follow that a user may send a second; 0: any
     burst: float = _number(1.0, 1e-3, 3600)  # How many may come at once after a pause, in seconds of `rate`
     queue_rows: int = _number(131_072, 1, 1 << 24)  # Messages of a stream that wait; with more, no more is read
-    drain_seconds: float = _number(10.0, 0, 3600)  # After SIGTERM, how long what is under way may take
+    drain_seconds: float = _number(10.0, 0, 3600)  # After SIGTERM, how long calls under way may take
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -173,7 +173,7 @@ class IndexOptions:
     """Which index is served; other fields are those of `TagMatch.open`."""
 
     path: str | None = None  # Its folder or URI; the command line may give it instead
-    create: bool = False  # Begin an empty index where there is none
+    create: bool = False  # Begin an empty index if the path has no index
     key_type: Literal["integer", "string"] | None = None  # Of an index that is begun; of others, what its keys must be
     exact: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -218,7 +218,7 @@ class ChannelOptions:
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions(Section):
-    """Where `/metrics`, `/livez` and `/readyz` are; nobody needs a right to read them."""
+    """The address of `/metrics`, `/livez` and `/readyz`, which need no token."""
 
     enabled: bool = True
     host: str = "127.0.0.1"
@@ -236,7 +236,7 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who may use the service."""
+    """A user of the service."""
 
     name: str
     token_sha256: str  # What `tagmatch token` prints, in hexadecimal digits; the token itself is nowhere
@@ -398,7 +398,7 @@ class GatewayOptions(Section):
     # Of messages that are not done with; a larger one is a dead letter. Half of what an outbox may have is the most, so
     # that notifications of these find room.
     max_waiting_bytes: int = _integer(32 << 20, 1, _MAX_BYTES)
-    dead_letters: str | None = _file()  # JSON Lines, behind which what is given up is written, with the reason
+    dead_letters: str | None = _file()  # JSON Lines, to which rejected messages are appended, with the reason
     required: bool = False  # Whether the service is not ready while this gateway has no connection
     batch_messages: int = _integer(1_024, 1, 2**20)  # Messages, and notifications, that go together, at most
     consolidate_interval: float = _checked(5.0, _check_positive)  # Seconds between looks for changes by requests
@@ -492,7 +492,7 @@ class NatsOptions(BrokerOptions):
     port: int = _integer(4222, 1, 65_535)
     session: str = _text("nats")
     queue: str = _checked("", _check_group)  # Of gateways of a group, each message goes to one; empty: each gets all
-    flush_timeout: float = _checked(5.0, check_not_negative)  # Seconds until the server must have what was sent to it
+    flush_timeout: float = _checked(5.0, check_not_negative)  # Seconds until the server must have everything sent to it
 
     naming: ClassVar[Naming] = NATS
     gateway: ClassVar[str] = "tagmatch.broker.nats:NatsGateway"

@@ -133,7 +133,7 @@ def _typed(value: object, hint: Any) -> Any:
 
 
 def new_token() -> tuple[str, str]:
-    """A token that nobody can guess, and the SHA-256 that a configuration has of it."""
+    """A token that cannot be guessed, and its SHA-256, which a configuration has."""
     token = secrets.token_urlsafe(32)
     return token, token_sha256(token)
 

@@ -47,7 +47,7 @@ _ENOUGH = 512
 _PATIENCE_S = 0.001
 # The place of an answer that has not come
 _NOT_YET = object()
-# The garbage collector may run within it, and whatever it finalizes with it
+# The garbage collector may run within it, and any finalizer with it
 _MAKING = threading.RLock()
 
 
@@ -219,7 +219,7 @@ class MessageStream:
         return None
 
     def close(self) -> None:
-        """End the stream and drop what is on its way."""
+        """End the stream and drop all that is under way."""
         with contextlib.suppress(*FAULTS), self._writing:
             self._writer.close()
 
@@ -359,7 +359,7 @@ class Pipelined:
         self._tags: list[list[str]] = []
         self._others: list[list[Any]] = [[] for _ in schema.names[1:]]
         self._waiting: list[list[Any]] = [self._futures, self._tags, *self._others]
-        self._enough = 1  # With so many, what sends wakes: woken sooner, it would send smaller batches
+        self._enough = 1  # With this many, the sender wakes: woken sooner, it would send smaller batches
         self._in_flight, self._closed, self._last_sent = 0, False, 0.0
         self._stream: MessageStream | None = None
         self._sender: threading.Thread | None = None

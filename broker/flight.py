@@ -1,4 +1,4 @@
-"""Calls of clients over gRPC: who calls, what they may do, within which limits, and how calls come and end.
+"""Calls of clients over gRPC: the users, their rights and limits, and how calls come and end.
 
 Bearer tokens have users, these have rights by role. Limits say how fast a user may send, how many clients there may be,
 and how large their messages.
@@ -83,12 +83,12 @@ def token_of(headers: Iterable[tuple[str, str | bytes]]) -> str | None:
 RESERVED = 8
 #: Messages of `max_message_bytes` that a user may have waiting, in all streams together
 USER_MESSAGES = 4
-# Seconds between looks whether what waits may go on
+# Seconds between looks whether a waiting call may go on
 LOOK_S = 0.2
 
 
 class Bucket:
-    """Tokens that come at a rate, up to so many: who takes more waits, or is refused."""
+    """A token bucket: a caller who takes more than it has waits, or is refused."""
 
     def __init__(self, rate: float, most: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._most, self._clock = rate, most, clock
@@ -183,7 +183,7 @@ class UserLimits:
             raise Overloaded(f"the service has its {options.max_connections} connections; try again later")
 
     def admit(self, user: str, rows: int) -> None:
-        """See that so many rows, at least one, are within a user's rate."""
+        """Check that `rows` rows, at least one, are within a user's rate."""
         if self.options.rate and not self.bucket(user).take_at_once(max(rows, 1)):
             raise Overloaded(f"user {user!r} sends more than {self.options.rate:g} a second; try again later")
 
@@ -280,7 +280,7 @@ class Call:
 
     @property
     def index(self) -> TagMatch[Any]:
-        """The index that is served, of which the user may see all, or some keys."""
+        """The served index, with all keys or those that the user may see."""
         return self.service.index_of(self.user)
 
     def __iter__(self) -> Iterator[bytes]:

@@ -258,7 +258,7 @@ class HandingOver:
     def receive(self, came: GatewayMessage, *, may_drop: bool) -> bool:
         """Take a message; whether it was taken. One for which there is no room is dropped and counted if that may be.
 
-        If that may not be, it is as if it had not come; the caller must see to it that it comes again.
+        If it is refused, it is as if it had not come; the caller must make it come again.
         """
         size = came.nbytes
         if size > self._most_bytes:

@@ -44,7 +44,7 @@ _BINARY = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.lar
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What became of messages that were published together."""
+    """The outcome of messages that were published together."""
 
     messages: int  # How many, and those that matched at least one key
     matched: int
@@ -120,7 +120,7 @@ def _times(table: pa.Table, steady: int) -> tuple[I64Array, I64Array]:
 
 
 class Tallies:
-    """What became of all that a hub or a gateway takes and gives, by name; `changed` is told of every change."""
+    """Outcomes of all that a hub or a gateway takes and gives, by name; `changed` is called at every change."""
 
     def __init__(self, *names: str) -> None:
         self.changed = threading.Condition()
@@ -173,11 +173,11 @@ class Hub:
         channel: str | None = None,
         when_busy: WhenBusy | None = None,
     ) -> Future[Published]:
-        """Have messages matched, and sessions notified."""
+        """Match messages, and notify sessions."""
         queue = self._queues[channel if channel is None else of_channel(channel, [*filter(None, self._queues)])]
         expiry = self._sessions.options.message_expiry
         table, published = messages_of(messages, payloads, self._sessions.steady(), expiry), Future[Published]()
-        published.set_running_or_notify_cancel()  # so that it cannot be cancelled: what is in the queue is matched
+        published.set_running_or_notify_cancel()  # so that it cannot be cancelled: queued messages are matched
         one = _Waiting(table, int(table.nbytes), published, time.perf_counter())
         count, options = len(one.messages), self._options
         if count > options.max_waiting or one.nbytes > options.max_waiting_bytes:
@@ -378,7 +378,7 @@ class Subscribers:
         self.is_quiet = True
 
     def end(self, timeout: float) -> None:
-        """Wait so long for gateways and for what is published, and end all sessions."""
+        """Wait `seconds` for gateways and for published messages, and end all sessions."""
         if self._ending is not None:
             self._ending.join(timeout)
         self.sessions.close()

@@ -181,7 +181,7 @@ class Requests:
             self._thread.start()
 
     def stop(self) -> None:
-        """Consolidate what has changed, and end."""
+        """Consolidate all changes, and end."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join()

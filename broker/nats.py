@@ -131,7 +131,7 @@ class NatsGateway(Gateway):
             await client.connect(
                 f"nats://{in_url(options.host)}:{options.port}",
                 allow_reconnect=False,
-                # Else the client tries a server that cannot be reached for two minutes, in intervals of its own
+                # Else the client tries a server that cannot be reached for two minutes, in its own intervals
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
                 error_cb=self._on_error,

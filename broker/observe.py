@@ -37,13 +37,13 @@ _Stats = Callable[[], dict[str, Any]]
 
 
 class _Figures(Collector):
-    """Figures of the index, of calls under way, and of subscribers, looked up when somebody asks."""
+    """Figures of the index, of calls under way, and of subscribers, looked up on request."""
 
     def __init__(self, index: _Stats, limits: _Stats, subscribers: _Stats) -> None:
         self._index, self._limits, self._subscribers = index, limits, subscribers
 
     def collect(self) -> Iterator[Metric]:
-        """Give what is there now; nothing of an index that is closed."""
+        """Give the current figures; nothing of a closed index."""
         with contextlib.suppress(ClosedError):
             stats = self._index()
             yield GaugeMetricFamily("tagmatch_index_sets", "Distinct stored sets.", stats["sets"])
@@ -72,7 +72,7 @@ class _Figures(Collector):
 
 
 def _channels(channels: dict[str, dict[str, Any]]) -> Iterator[Metric]:
-    """Figures of channels: what became of each message, how many answers were late, and by how much."""
+    """Figures of channels: the outcome of each message, how many answers were late, and by how much."""
     of, labels = "tagmatch_channel_", ["channel"]
     ended = CounterMetricFamily(f"{of}messages", "Messages, by what became of them.", labels=[*labels, "outcome"])
     offered = CounterMetricFamily(f"{of}offered", "Messages of channels that came.", labels=labels)
@@ -154,7 +154,7 @@ class TextLog(logging.Formatter):
 
 
 def _shown(text: str) -> str:
-    """A text on one line, of which nothing can look like another line."""
+    """A text on one line, no part of which can look like another line."""
     return _ODD.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
@@ -182,7 +182,7 @@ Span = Callable[[str, dict[str, str]], AbstractContextManager[Any]]
 def spans(*, to_console: bool) -> Span:
     """What begins a span with a name and attributes.
 
-    Where a program has set up a provider of its own, as `opentelemetry-instrument` does, spans go there.
+    If a program has set up its own provider, as `opentelemetry-instrument` does, spans go there.
     """
     try:
         from opentelemetry import trace
@@ -210,7 +210,7 @@ MAX_CONNECTIONS, MAX_SECONDS, MAX_REQUEST = 32, 5.0, 16_384
 
 
 class HttpEndpoint:
-    """A small server in a thread of its own."""
+    """A small server in its own thread."""
 
     def __init__(
         self, options: MetricsOptions, text: Callable[[], bytes], readiness: Callable[[], tuple[bool, bytes]]

@@ -24,7 +24,7 @@ from tagmatch.model.errors import InvalidValueError, SessionError, SlowSubscribe
 from tagmatch.model.options import KeyType
 from tagmatch.model.tables import NEVER
 
-#: Bytes that a notification takes beside its payload, its id and its keys
+#: Bytes that a notification takes in addition to its payload, its id and its keys
 FIXED_BYTES = 32
 
 KEY_TYPES: dict[KeyType, pa.DataType] = {"integer": pa.uint64(), "string": pa.large_string()}
@@ -66,7 +66,7 @@ class Notifications:
         return Notifications(self.content.slice(begin, end - begin), self.marks[begin:end], self.held)
 
     def where(self, wanted: Any) -> Notifications:
-        """Those for which the array of bools is true, in memory of their own."""
+        """Those for which the array of bools is true, in their own memory."""
         return _in_own_memory(self.content.take(pa.array(np.flatnonzero(wanted))), self.marks[wanted])
 
 
@@ -75,7 +75,7 @@ def _in_own_memory(content: pa.RecordBatch, marks: Any) -> Notifications:
 
 
 def joined(parts: Sequence[Notifications]) -> Notifications:
-    """Several as one, in memory of its own if there are two or more."""
+    """Several as one, in its own memory if there are two or more."""
     if len(parts) == 1:
         return parts[0]
     content = pa.concat_batches([part.content for part in parts])
@@ -108,7 +108,7 @@ def lengths_of(array: pa.Array) -> I64Array:
     return found
 
 
-#: Memory that may stay in use for others' notifications, beside as much again as an outbox has of its own
+#: Memory that may stay in use for others' notifications, in addition to as much as an outbox itself has
 _SHARED_BYTES = 1 << 20
 
 
@@ -141,7 +141,7 @@ class Outbox:
         self._is_slow = self._is_closed = False
 
     def offer(self, new: Notifications) -> int:
-        """Have notifications wait, as many as there is room for; how many were offered, 0 where the session has ended.
+        """Queue notifications, as many as there is room for; how many were offered, 0 if the session has ended.
 
         Of several for which there is no room, the first ones stay, unless `when_full` is `drop_oldest`: then the last
         ones do, except those that alone are larger than an outbox. What is in flight is not dropped.
@@ -183,7 +183,7 @@ class Outbox:
         self._counts["expired"] += self._waiting.drop_expired(self._now(), self._steady())
 
     def connect(self) -> int:
-        """Begin a connection, and end the one before; what was handed over and not acknowledged is delivered again."""
+        """Begin a connection, and end the one before; notifications that were not acknowledged come again."""
         with self._lock:
             if self._is_closed:
                 raise SessionError("this session has ended; connect again to begin another")
@@ -269,7 +269,7 @@ class Outbox:
             return first - 1, self._offered
 
     def close(self) -> None:
-        """End the session: what waits is dropped, and nothing is taken any more."""
+        """End the session: waiting notifications are dropped, and no more are taken."""
         with self._lock:
             self._is_closed, self.is_connected = True, False
             self._counts["dropped"] += sum(map(len, [*self._in_flight.clear(), *self._waiting.clear()]))
@@ -348,7 +348,7 @@ class _Parts:
         return joined(self._take(fitting))
 
     def drop_first(self, count: int, nbytes: int) -> int:
-        """Let go of as few as possible, from the first on, that are so many and so large; how many these were."""
+        """Drop as few as possible, from the first on, that have `count` rows and `nbytes` bytes; how many."""
 
         def surplus(part: Notifications) -> int:
             nonlocal count, nbytes
@@ -373,7 +373,7 @@ class _Parts:
         return before - self.count
 
     def compact(self) -> None:
-        """Copy what waits where it keeps much memory of others in use: parts of batches that many sessions share."""
+        """Copy waiting notifications that keep others' memory in use: parts of batches that many sessions share."""
         if self._held > 4 * self.nbytes + _SHARED_BYTES:
             whole = joined(self.clear())
             self.append(whole.where(np.ones(len(whole), bool)))

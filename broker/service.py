@@ -148,7 +148,7 @@ class Service:
     def _taken(self, call: Call, what: str, *, is_action: bool = False, while_draining: bool = False) -> Iterator[None]:
         """Take in a call, if there is room for it, before anything of it is read.
 
-        Whatever goes wrong is an error of Flight, of one line; what was not foreseen is logged as a whole.
+        Any failure is an error of Flight, of one line; unforeseen ones are logged as a whole.
         """
         try:
             call.service, call.user = self, user_of(call.token, self.config.users, or_nobody=is_action)
@@ -176,7 +176,7 @@ class Service:
 
     @contextlib.contextmanager
     def _counted(self, call: Call, role: Role | None, name: str) -> Iterator[None]:
-        """See that the user may do what is asked, as soon as that is known, and count and log it."""
+        """Check that the user may do this, as soon as that is known, and count and log the call."""
         if role is not None:
             require(call.user, role, name)
             if call.user.filter is not None and name not in LIMITED:
@@ -190,7 +190,7 @@ class Service:
         LOG.debug("call", extra={"fields": {"call": name, **who, "seconds": seconds}})
 
     def index_of(self, user: User) -> TagMatch[Any]:
-        """The index, of which a user with a filter sees, and changes, some keys."""
+        """The index; a user with a filter sees and changes some of its keys."""
         return self.index if user.filter is None else self._limited[user.name]
 
     def _has_ended(self, call: Call, error: TagMatchError) -> None:
@@ -218,7 +218,7 @@ class Service:
         self.subscribers.begin_to_end()
 
     def end(self) -> bool:
-        """Drain it, and end what is under way then; whether all of that has been answered before."""
+        """Drain it, and end the calls that are still under way; returns whether all were answered before."""
         self.drain()
         if self._was_answered is None:
             self._was_answered = self.limits.wait_until_idle(self.config.server.drain_seconds)
@@ -229,7 +229,7 @@ class Service:
 
 
 def _limited(index: TagMatch[Any], user: User) -> TagMatch[Any]:
-    """The index with what a user may see and change; ConfigError if the filter is none for its data."""
+    """The index with the keys that a user may see and change; ConfigError if the filter does not fit its data."""
     own = copy(index)
     try:
         own._engine = index._engine.limited(user.filter or "")
@@ -250,10 +250,10 @@ def _content_in(request: bytes, what: str) -> str:
 
 # A thread that waits for the interpreter lock asks for it so soon: answers need not wait for other work
 _SWITCH_S = 0.0005
-# For what is under way in libraries, after the time to drain
+# For work under way in libraries, after the time to drain
 _LAST_S = 2.0
 
-#: Said where it may not be meant
+#: Warned of, as it may not be meant
 NO_USERS = "there are no users: everyone who can connect may do everything"
 
 
@@ -261,7 +261,7 @@ NO_USERS = "there are no users: everyone who can connect may do everything"
 def serving(index: TagMatch[Any], config: Config | None = None) -> Iterator[Service]:
     """Serve an index within a `with` block: by default on a free port of this machine, for everyone on it.
 
-    At its end the service drains: for at most `drain_seconds` what is under way is answered.
+    At its end the service drains: for at most `drain_seconds` calls under way are answered.
     """
     if config is None:
         config = Config(ServerOptions(port=0), metrics=MetricsOptions(enabled=False))
@@ -306,7 +306,7 @@ def run(config: Config, announce: Callable[[str], None]) -> None:
             where += f", metrics on {http.url}/metrics"
         announce(where)
         gc.collect()
-        gc.freeze()  # what is there now stays: the garbage collector need not look at it again and again
+        gc.freeze()  # these objects stay: the garbage collector need not look at them again and again
         if not config.users:
             LOG.warning(NO_USERS)
         LOG.info("started", extra={"fields": {"url": service.url, "sets": len(index)}})
@@ -331,7 +331,7 @@ def notes_on(config: Config) -> list[str]:
 
 
 def make_ready(index: TagMatch[Any]) -> None:
-    """Have what matches messages of tags compiled, or read from where it is kept, before one comes: match two.
+    """Compile the kernels that match messages of tags, or load them, before a message comes: match two.
 
     They are in no channel: there, what takes so long once would be taken for what every message takes.
     """

@@ -35,7 +35,7 @@ class KeyFollowers:
         self._has_integers = key_type == "integer"
         self._lock = threading.Lock()
         self._numbers: dict[Any, list[int]] = {}  # ascending
-        # By slot, how many followers keys have there: most keys that nobody follows need no look at the dictionary
+        # By slot, how many followers keys have there: most keys without a follower need no look at the dictionary
         self._slots = np.zeros(_SLOTS, np.uint32)
         self._count = 0
 
@@ -43,14 +43,14 @@ class KeyFollowers:
         return self._count
 
     def follow(self, session: int, keys: Collection[Any]) -> None:
-        """Add pairs, none of which there is yet."""
+        """Add pairs, all of them new."""
         with self._lock:
             for key in keys:
                 insort(self._numbers.setdefault(key, []), session)
             self._count_more(keys, 1)
 
     def unfollow(self, session: int, keys: Collection[Any]) -> None:
-        """Remove pairs, all of which there are."""
+        """Remove pairs, all of them present."""
         with self._lock:
             for key in keys:
                 numbers = self._numbers[key]
@@ -65,7 +65,7 @@ class KeyFollowers:
             np.add.at(self._slots, _slots_of(np.fromiter(keys, np.uint64, len(keys))), sign)
 
     def lookup(self, keys: pa.Array) -> tuple[I64Array, I64Array]:
-        """Who follows these keys: the places of keys that somebody follows, ascending, and a session at each."""
+        """The followers of these keys: the places of keys with followers, ascending, and a session at each."""
         with self._lock:
             if self._has_integers:
                 codes = keys.to_numpy(zero_copy_only=False)
@@ -300,7 +300,7 @@ class Sessions:
                 self._end(session)
 
     def change(self, session: _Session, more: Iterable[Any] = (), gone: Iterable[Any] = ()) -> None:
-        """Have a session follow more keys, and some no longer."""
+        """Let a session follow more keys, and some no longer."""
         wanted, unwanted = self._checked(more), self._checked(gone)
         with self.lock:
             if session.number not in self._by_number:

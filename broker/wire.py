@@ -89,7 +89,7 @@ def apart(tags: Iterable[str]) -> tuple[list[str], list[Where]]:
 
 
 def answer_field(wanted: Wanted, key_type: KeyType, data: Schema | None = None) -> pa.Field:
-    """The column of answers, with columns of data beside the keys if they are given."""
+    """The column of answers, with columns of data in addition to the keys if they are given."""
     key = pa.large_string() if key_type == "string" else pa.uint64()
     if data is not None:
         plain = {name: kind.value_type if pa.types.is_dictionary(kind) else kind for name, kind in data.items()}
@@ -165,7 +165,7 @@ _KINDS: dict[str, type[TagMatchError]] = {
     if isinstance(kind, type) and issubclass(kind, TagMatchError)
 }
 
-#: What gRPC says where there is no connection, and what that means to who has asked for one
+#: What gRPC says without a connection, and what that means to the caller
 _NO_CONNECTION = {
     "wrong version number": "what is there speaks no TLS: connect with grpc://, or give the service tls_cert and "
     "tls_key; and see that this is the port of [server], not that of [metrics]",
@@ -202,7 +202,7 @@ _IO_ERROR = "5"
 
 
 def _known(error: BaseException) -> TagMatchError | None:
-    """The error that a client hears of; `None` for a mistake of the service itself, of which only its log says more."""
+    """The error that a client is told; `None` for a fault of the service itself, about which only its log says more."""
     if isinstance(error, MemoryError):
         return TagMatchError("the service is out of memory; send less at a time")
     # Arrow's errors of data that it cannot read, which may be Python's own, without a number
@@ -247,7 +247,7 @@ def name_of(error: BaseException) -> str:
 
 
 def error_of_text(info: bytes) -> TagMatchError | None:
-    """The error that a service has written as JSON; `None` if it is none."""
+    """The error that a service has written as JSON; `None` for other text."""
     try:
         found = json.loads(info)
         return _KINDS[found["error"]](str(found["message"]))
@@ -256,7 +256,7 @@ def error_of_text(info: bytes) -> TagMatchError | None:
 
 
 def error_of_flight(error: BaseException, url: str) -> TagMatchError:
-    """The error that a service has raised, or what became of the connection to it."""
+    """The error that a service has raised, or the outcome of the connection to it."""
     if isinstance(error, TagMatchError):
         return error
     known = error_of_text(getattr(error, "extra_info", b"") or b"")
@@ -276,7 +276,7 @@ def error_of_flight(error: BaseException, url: str) -> TagMatchError:
 
 
 def _line(error: BaseException) -> str:
-    """The message in one line, without what gRPC adds of its own."""
+    """The message in one line, without gRPC's own additions."""
     text = str(error)
     for mark in (". gRPC client debug context:", ". Client context:", ". Detail:", " Detail: Python exception"):
         text = text.partition(mark)[0]
@@ -507,7 +507,7 @@ def _without_json(batch: pa.RecordBatch) -> pa.RecordBatch:
     given = batch.column(ATTRIBUTES)
     if not (pa.types.is_string(given.type) or pa.types.is_large_string(given.type)):
         return batch
-    # As bytes, since Arrow does not see to it that strings are UTF-8
+    # As bytes, since Arrow does not check that strings are UTF-8
     wide = pa.large_binary() if pa.types.is_large_string(given.type) else pa.binary()
     found = [_attributes_in(text, row) for row, text in enumerate(given.cast(wide).to_pylist())]
     as_bytes = pa.array([None if row is None else packed(row) for row in found], pa.binary())

@@ -126,7 +126,7 @@ def areas(timings: list[Timing]) -> list[str]:
     timings.append(Timing("areas", "messages", len(news) / took))
     timings.append(Timing("areas: clients that move", "moves", ALERTS / moving))
     return [
-        f"[bold]Areas.[/] {ALERTS:,} clients with alerts from within 2 to 50 km of where they are: news from cities",
+        f"[bold]Areas.[/] {ALERTS:,} clients with alerts from within 2 to 50 km of their places: news from cities",
         f"are {len(found.values):,} answers, in {1e3 * took:.1f} ms; all clients moved in {1e3 * moving:.1f} ms.",
     ]
 

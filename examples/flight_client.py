@@ -15,7 +15,7 @@ from pyarrow import flight
 
 
 def main(url: str, token: str | None = None) -> None:
-    """Subscribe, publish, and print who is to be told."""
+    """Subscribe, publish, and print the subscribers to tell."""
     headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
     options = flight.FlightCallOptions(headers=headers)
     with flight.connect(url) as client:
@@ -51,7 +51,7 @@ def send_messages(client: flight.FlightClient, options: flight.FlightCallOptions
             writer.write_batch(pa.RecordBatch.from_pylist([message], schema))
         writer.done_writing()
         for chunk in reader:
-            if chunk.data is None:  # the service asks to end the stream, or says what has gone wrong
+            if chunk.data is None:  # the service asks to end the stream, or reports an error
                 print("told:", chunk.app_metadata.to_pybytes().decode())
                 continue
             for answer in chunk.data.to_pylist():

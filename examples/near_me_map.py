@@ -1,4 +1,4 @@
-"""Alerts "near me" on a map: the cities whose news reach somebody, and how many.
+"""Alerts "near me" on a map: the cities whose news reach readers, and how many.
 
 Writes a picture, `near_me.png` or the file that is named: python examples/near_me_map.py docs/near_me.png
 Needs matplotlib: `pip install matplotlib`.
@@ -52,9 +52,9 @@ print(f"{len(news):,} messages reach {reached.sum():,} of {ALERTS:,} alerts in {
 figure = Figure(figsize=(10, 4.1), layout="constrained")
 axes = figure.add_subplot(facecolor="#f7f7f4")
 lon, lat = cities["lon"].to_numpy(), cities["lat"].to_numpy()
-nobody = reached == 0
-axes.scatter(lon[nobody], lat[nobody], s=1, color="#c9c9c4", label="nobody asks for news from here")
-order = np.argsort(reached)[np.count_nonzero(nobody) :]
+unread = reached == 0
+axes.scatter(lon[unread], lat[unread], s=1, color="#c9c9c4", label="no reader asks for news from here")
+order = np.argsort(reached)[np.count_nonzero(unread) :]
 found = axes.scatter(
     lon[order], lat[order], s=3 + 60 * reached[order] / reached.max(), c=reached[order], cmap="viridis_r", norm="log"
 )

@@ -1,6 +1,6 @@
 """The public interface, a line each: names, signatures, fields, methods, and options of commands.
 
-`api.txt` beside this file is that of the last release, or what has been decided since. `python release/api.py` compares
+`api.txt` next to this file is that of the last release, with the decisions since. `python release/api.py` compares
 the two; with `--accept` it writes the file, so that a break is on purpose, and seen in review.
 """
 

@@ -25,15 +25,15 @@ from api import differences, public
 from contents import ROOT, sdist_faults, wheel_faults
 from packaging.requirements import Requirement
 
-#: Versions of Python that a release is tried with, where they can be had
+#: Versions of Python that a release is tried with, if they are installed
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-#: What users may install, and what that brings is to have one of the licences below. Benchmarks and tests ship nothing.
+#: Extras that users may install; all that they bring has one of the licences below. Benchmarks and tests ship nothing.
 EXTRAS = ("spark", "mqtt", "nats", "cuda", "serve", "trace")
 #: Parts of the names of licences that an Apache-2.0 package may depend on, and those of NVIDIA's libraries
 LICENCES = "Apache;BSD;Eclipse Distribution;ISC;MIT;Mozilla Public License;MPL-2.0;NVIDIA;Python;PSF;Zlib"
 #: What newcomers read first, and can follow without extras
 FIRST_PAGES = ("docs/index.md", "docs/tutorials/alerts.md", "docs/tutorials/near_me.md")
-#: Names other packages and has nothing of its own, so that it says no licence
+#: Names other packages and has no files, so that it says no licence
 METAPACKAGES = ("cuda-toolkit",)
 
 
@@ -101,7 +101,7 @@ def check_licences() -> str:
 
 
 def check_vulnerabilities(folder: Path) -> str:
-    """Nobody knows a vulnerability of what is installed."""
+    """No vulnerability of the installed packages is known."""
     site = next(folder.glob("lib/python*/site-packages"))
     try:
         found = _run([sys.executable, "-m", "pip_audit", "--path", str(site), "--progress-spinner", "off"], both=True)
@@ -168,7 +168,7 @@ def _text(name: str) -> str:
 
 
 def _run(command: list[str], *, cwd: Path | None = None, both: bool = False) -> str:
-    # What is installed is what is tried, and not a checkout
+    # The installed package is tried, and not a checkout
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=variables)
     if ran.returncode:

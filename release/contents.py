@@ -1,4 +1,4 @@
-"""What a wheel and a source distribution contain, compared with `wheel.txt` and `sdist.txt` beside this file.
+"""What a wheel and a source distribution contain, compared with `wheel.txt` and `sdist.txt` next to this file.
 
 These hold patterns. Each file has to have one, each pattern a file, and every module that Git knows has to be there:
 `tagmatch/` links to its sister folders, and a builder that stopped following the links would leave most of it out.

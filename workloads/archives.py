@@ -42,7 +42,7 @@ _BEGUN = f".{FACTS}.part"
 _OURS = re.compile(rf"{re.escape(FACTS)}|{re.escape(_BEGUN)}|sets-\d{{5,}}\.parquet|\.sets-\d{{5,}}\.parquet\.part")
 
 # One thread writes 3.4 M interests a second, 19 bytes each; with Snappy 3.5 M of 30 bytes, without compression 6.6 M of
-# 66. Dictionaries of tags, of which most are rare, take longer and do not make files smaller.
+# 66. Dictionaries of tags, most of them rare, take longer and do not make files smaller.
 _PARQUET: dict[str, Any] = {"compression": "zstd", "use_dictionary": ["key"], "write_statistics": ["key"]}
 
 
@@ -174,7 +174,7 @@ _BLOCK_BYTES = 8 << 20
 
 
 def _format_of(path: str, texts: Iterable[str]) -> ds.FileFormat:
-    """The format by suffix; of CSV, some columns are texts whatever they look like."""
+    """The format by suffix; of CSV, some columns are always texts."""
     suffix = Path(path).suffix.lower()
     if suffix in PARQUET_SUFFIXES:
         return ds.ParquetFileFormat()
@@ -223,7 +223,7 @@ def read_tweets(path: str) -> Corpus:
     """Read tweets from a Parquet, CSV or JSON Lines file.
 
     The file has a column `author` (strings or integers), optionally `language` (strings), and `hashtags` (lists of
-    strings, or strings separated by blanks or commas; with or without `#`) or else `text`, of which words after a `#`
+    strings, or strings separated by blanks or commas; with or without `#`) or else `text`, whose words after a `#`
     are the hashtags. Hashtags are taken in lower case. Tweets without hashtags are left out. Authors with equally many
     tweets are ordered by their names.
     """
@@ -236,7 +236,7 @@ def read_tweets(path: str) -> Corpus:
             tweets, tags = _listed_hashtags(batch["hashtags"], f"{path}: column 'hashtags'")
         else:
             tweets, tags = _hashtags_in(_as_strings(batch["text"], f"{path}: column 'text'"))
-        # Each hashtag of a tweet once, where it is first
+        # Each hashtag of a tweet once, at its first place
         numbers = tags.dictionary_encode().indices.to_numpy()
         once = np.sort(np.unique((tweets << 32) | numbers, return_index=True)[1])
         tweets, lengths = np.unique(tweets[once], return_counts=True)
@@ -303,7 +303,7 @@ def _hashtags_in(texts: pa.Array) -> tuple[I64Array, pa.Array]:
 
 
 def _cleaned(tweets: pa.Array, tags: pa.Array) -> tuple[I64Array, pa.Array]:
-    """In lower case, without `#` and blanks before and after; those of which nothing is left are left out."""
+    """In lower case, without `#` and blanks before and after; empty ones are left out."""
     tags = pc.utf8_lower(pc.utf8_ltrim(pc.utf8_trim_whitespace(tags), characters="#"))
     kept = pc.fill_null(pc.greater(pc.binary_length(tags), 0), False)
     return tweets.filter(kept).to_numpy().astype(np.int64), tags.filter(kept)
@@ -312,7 +312,7 @@ def _cleaned(tweets: pa.Array, tags: pa.Array) -> tuple[I64Array, pa.Array]:
 def _by_publisher(
     authors: pa.DictionaryArray, lengths: I64Array, tags: pa.DictionaryArray, languages: Shares
 ) -> Corpus:
-    """Order authors by number of tweets, then name, and tweets, which have so many tags each, by author."""
+    """Order authors by number of tweets, then name, and tweets with the lengths of their tags, by author."""
     author_of = authors.indices.to_numpy()
     tweets = np.bincount(author_of)
     by = pa.table({"tweets": tweets, "name": authors.dictionary})
@@ -342,7 +342,7 @@ def read_followed(path: str) -> Followed:
     """Read a distribution of the number of followed publishers from a Parquet, CSV or JSON Lines file.
 
     The file has a column `followers` (integers, zero or more) and optionally `users` (numbers, zero or more), how many
-    users a row stands for.
+    users of a row.
     """
     values: list[I64Array] = [np.zeros(0, np.int64)]
     weights: list[F64Array] = [np.zeros(0)]

@@ -249,7 +249,7 @@ def content(
 
     Subscriptions have columns `key`, `tags` (all empty) and, in Parquet, `constraints`: lists of `attr`, `op` and the
     operand, `value`, for "between" from `value` to `upper`, or `text`. In JSON Lines they have `where`, the filter as
-    text, instead. Messages have a column for each attribute, null where they have it not; in JSON Lines it is left out.
+    text, instead. Messages have a column for each attribute, null if they lack it; in JSON Lines it is left out.
 
     PCM: Margara, Cugola, "High-Performance Publish-Subscribe Matching Using Parallel Hardware" (IEEE TPDS 2014). CCM:
     the same, "High Performance Content-Based Matching Using GPUs" (DEBS 2011). Rows are the same for a seed, whatever

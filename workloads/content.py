@@ -88,7 +88,7 @@ class ContentOptions:
     unequal: float = number(25.0, 0, 1e9, "Weight of != (PCM Table 1).")
     less: float = number(25.0, 0, 1e9, "Weight of < (PCM Table 1).")
     greater: float = number(25.0, 0, 1e9, "Weight of > (PCM Table 1).")
-    between: float = number(0.0, 0, 1e9, "Weight of intervals, of which PCM has none.")
+    between: float = number(0.0, 0, 1e9, "Weight of intervals; PCM has none.")
     width: float = number(0.3, 0, 1, "Share of the values that an interval holds, at least one (chosen).")
     text_equal: float = number(25.0, 0, 1e9, "Weight of = among the operators on strings (CCM Table 1).")
     text_unequal: float = number(25.0, 0, 1e9, "Weight of != on strings (CCM Table 1).")
@@ -131,7 +131,7 @@ class ContentOptions:
 
 #: `pcm` is the default scenario of PCM's Table 1, `ccm` that of CCM's, where a name has one type, so that half of the
 #: names have strings. In `dense`, which is chosen, every message has all of 20 attributes,
-#: and each of a million filters has 10 intervals and a key of its own.
+#: and each of a million filters has 10 intervals and its own key.
 SCENARIOS: Mapping[str, ContentOptions] = {
     "pcm": ContentOptions(),
     "ccm": ContentOptions(strings=0.5, repeats=1, cut=0),

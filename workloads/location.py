@@ -295,7 +295,7 @@ SPHERE_POINT = pa.struct({"lon": pa.float64(), "lat": pa.float64()})
 EARTH_METRES = 6_371_008.8
 
 
-#: What has random numbers of its own
+#: Parts of the workload with their own random numbers
 _DRAWN = (
     "spots", "filters", "messages", "moves", "moved", "filter tags", "message tags", "filter names", "message names",
     "operators", "values",
@@ -318,7 +318,7 @@ class LocationWorkload:
 
     A filter has an area, and content: constraints on attributes, `a0`, `a1`, ..., whose values are integers from 0 to
     `values` - 1, or tags, `t0`, `t1`, .... Constraints and tags are drawn independently of each other, and each alone
-    selects `selectivity` of the messages; who asks for both selects next to nothing. Places have single precision.
+    selects `selectivity` of the messages; a filter with both selects next to nothing. Places have single precision.
     """
 
     def __init__(self, options: LocationOptions) -> None:

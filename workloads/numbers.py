@@ -97,7 +97,7 @@ def position(sums, value):
 
 
 def running_sums(shares: npt.ArrayLike) -> F64Array:
-    """Return running sums of shares, the last of which is 1, or 0 if all are."""
+    """Return running sums of shares; the last is 1, or 0 if all are."""
     sums: F64Array = np.cumsum(np.asarray(shares, np.float64))
     return sums / sums[-1] if len(sums) and sums[-1] else sums
 
@@ -121,7 +121,7 @@ def draw_counts(first: int, last: int, seed: np.uint64, low: int, high: int) -> 
 
 
 def check_rows(first: int, last: int, count: int) -> None:
-    """Check for a range of rows that there are."""
+    """Check that a range of rows exists."""
     if not 0 <= first <= last <= count:
         raise InvalidValueError(f"first and last must be ascending and from 0 to {count}, not {first} and {last}")
 
@@ -160,7 +160,7 @@ def power_law(size: int, exponent: float, shift: float) -> PowerLaw:
     """Return the law by which r, from 0 to `size`, has a share proportional to the integral of x^-exponent over
     [r + shift, r + shift + 1).
 
-    With a shift of 1/2 that is Zipf's law for the ranks 1, 2, 3, ... but for 10 % of the first.
+    With a shift of 1/2 that is Zipf's law for the ranks 1, 2, 3, ... except for 10 % of the first.
     """  # noqa: D205
     rest = 1.0 - exponent
     if abs(rest) < 1e-9:

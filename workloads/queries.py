@@ -45,7 +45,7 @@ class StoredSets:
 
     tags: pa.LargeStringArray  # The vocabulary: every tag, by number
     frequencies: I64Array  # How many sets hold each tag
-    offsets: I64Array  # Set `i` has tags `numbers[offsets[i]:offsets[i + 1]]`; a sample of all sets where they are many
+    offsets: I64Array  # Set `i` has tags `numbers[offsets[i]:offsets[i + 1]]`; a sample of all sets if they are many
     numbers: U32Array
 
     @classmethod
@@ -54,7 +54,7 @@ class StoredSets:
     ) -> StoredSets:
         """Read sets, Arrow arrays of lists of strings, once; keeps all tags but no more than `sample` sets.
 
-        Each set is as likely as any other to be kept, whatever their number and order.
+        Each set is as likely as any other to be kept, for any number and order.
         """
         interner, kept = TagInterner(), _Sample(sample, seed)
         frequencies = np.zeros(1024, np.int64)
@@ -140,7 +140,7 @@ def rows(make: Callable[[int, int], pa.ListArray], count: int | None, batch_rows
 
 
 def stream_to_stdout(pairs: Iterable[tuple[F64Array, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Write rows to standard output when they are due; yields what has been written."""
+    """Write rows to standard output when they are due; yields the written rows."""
     for _, batch in when_due(pairs):
         sys.stdout.buffer.write(object_lines(batch))
         sys.stdout.buffer.flush()

@@ -143,7 +143,7 @@ class TwitterOptions:
 
 
 def _checked_shares(name: str, shares: object) -> Shares:
-    """Shares of languages as tuples, of which JSON makes lists."""
+    """Shares of languages as tuples, which JSON turns into lists."""
     try:
         pairs = tuple((code, weight) for code, weight in cast(Shares, shares))
     except (TypeError, ValueError):
@@ -166,7 +166,7 @@ _LANGUAGES, _SECOND_LANGUAGE, _FOLLOWED, _PUBLISHERS, _INTERESTS = _U(0), _U(1),
 
 
 class Languages(NamedTuple):
-    """Languages by number; `first` and `second` are running sums of their shares, the last of which is 1."""
+    """Languages by number; `first` and `second` are running sums of their shares, which end with 1."""
 
     one: float
     first: F64Array
@@ -200,7 +200,7 @@ class RealTweets(NamedTuple):
 class TwitterModel(NamedTuple):
     """All that rows are drawn from.
 
-    Of `alike` publishers, where they are that many, a user follows different ones, each as likely as any other; where
+    Of `alike` publishers, if they are that many, a user follows different ones, each as likely as any other; where
     it is 0, `popularity` is the law of the publisher of each interest.
     """
 
@@ -229,7 +229,7 @@ def _draw_languages(random, languages):
         first = position(languages.first, at / languages.one)
         return first, first
     first = position(languages.first, (at - languages.one) / (1.0 - languages.one))
-    # In the running sums without the first language, what comes after it moves down by its share
+    # In the running sums without the first language, the sums after it move down by its share
     sums = languages.second
     before = sums[first - _U(1)] if first > _U(0) else 0.0
     share = sums[first] - before
@@ -240,7 +240,7 @@ def _draw_languages(random, languages):
 
 @inlined
 def _permuted(x, count, random):
-    """Return what is at `x` in a random order of the numbers below `count`.
+    """Return the number at `x` in a random order of the numbers below `count`.
 
     A Feistel network, walked until it gives such a number (J. Black, P. Rogaway, "Ciphers with Arbitrary Finite
     Domains", CT-RSA 2002), so that no order has to be kept. With four rounds, some pairs would be twice as likely.
@@ -459,7 +459,7 @@ class Twitter:
         kinds, numbers = kinds[: offsets[-1]], numbers[: offsets[-1]]
         if self._names is None:
             names = pa.array(numbers).cast(pa.string())
-        else:  # those of publishers stand behind those of hashtags
+        else:  # those of publishers come after those of hashtags
             publishers = (kinds == len(self._prefixes) - 1) * (len(self._names) - self.publishers)
             names = self._names.take(pa.array(numbers + publishers))
         tags = pc.binary_join_element_wise(self._prefixes.take(pa.array(kinds)), names, pa.scalar(""))

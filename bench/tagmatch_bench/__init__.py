@@ -2,4 +2,4 @@
 
 from tagmatch.model.kernels.interpreted import compile_at_once
 
-compile_at_once()  # what warms up is smaller than what is timed
+compile_at_once()  # the warm-up is smaller than the timed work

@@ -1,10 +1,10 @@
 """Command lines; and the process of one: standard streams that are closed, modules that it does without, signals.
 
-Ctrl-C and SIGTERM end it with one line and exit code 130 or 143, whatever it is in the middle of. Both are met from the
+Ctrl-C and SIGTERM end it with one line and exit code 130 or 143, at any point of its work. Both are met from the
 first act on: of a process that is the first one of a container, the kernel ignores signals for which it has no handler.
 
 Python raises `KeyboardInterrupt` in the main thread, once that thread is back in Python. Libraries may turn it into an
-error of their own, or swallow it, and a kernel may run on for long. So the signal is remembered, and a thread that
+own error, or swallow it, and a kernel may run on for long. So the signal is remembered, and a thread that
 waits for nothing else ends the process if it has not ended by then. Where LLVM calls back into Python, an error would
 get lost and a kernel lack its machine code, which crashes: there, the error has to wait until LLVM is done.
 """

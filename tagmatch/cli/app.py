@@ -77,7 +77,7 @@ def serve(
     check: Annotated[bool, cli.option("Only check the configuration.", "--check")] = False,
 ) -> None:
     """Serve an index over Arrow Flight, until SIGTERM or Ctrl-C; what is under way then is still answered."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said in one line, or logged
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failures are said in one line, or logged
     needed = {"grpc": "grpcio", "prometheus_client": "prometheus-client"}  # of the extra `serve`
     if missing := " and ".join(package for module, package in needed.items() if find_spec(module) is None):
         raise TagMatchError(f"the service needs {missing}; install it with: pip install 'tagmatch[serve]'")
@@ -266,7 +266,7 @@ def build(
         for rows in reading.rows(tm, sets, expires):
             tm.add_subscriptions(rows)
         if not (tm.stats()["staged"] or allow_empty):
-            # Most likely what was to write it has failed, and an index that is there would be lost
+            # Most likely its writer has failed, and an index that is there would be lost
             raise InputFileError(f"{sets} has no set, so no index is made; --allow-empty makes an empty one")
         with cli.status("building the index"):
             changes = tm.consolidate()
@@ -350,7 +350,7 @@ class _Translating:
     ] = None
 
     def documents(self, source: Source, stats: Mapping[str, Any]) -> Documents:
-        """What makes rows of documents, for an index of which statistics say this."""
+        """A function that makes rows of documents, for an index with these statistics."""
         from tagmatch.files.json import read_json
         from tagmatch.importing import Documents
 

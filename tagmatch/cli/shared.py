@@ -52,7 +52,7 @@ def run(command: Callable[[], object]) -> None:
 
 
 def _line(error: BaseException) -> str | None:
-    """What a person is to read about an error; `None` if the error is none of those expected."""
+    """The text about an error for a person; `None` for an unexpected error."""
     match error:
         case TagMatchError():
             return str(error)
@@ -112,14 +112,14 @@ def user_path(text: str | None) -> str | None:
 
 
 def located(text: str, snapshot: int | None = None, name: str = "INDEX") -> Repository:
-    """Where an index is, or is to be; messages call the argument by the name."""
+    """The place of an index, present or future; messages call the argument by the name."""
     from tagmatch.model.storage.repository import location_of
 
     return location_of(text, name, snapshot)
 
 
 def with_options(**parts: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the parameters of what makes one of its own, `make(**options)`, in place of that one."""
+    """Replace a command's parameter by those of the function that makes its value, `make(**options)`."""
     options = {name: list(inspect.signature(make, eval_str=True).parameters.values()) for name, make in parts.items()}
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
@@ -173,7 +173,7 @@ def argument(name: str, text: str, **more: Any) -> Any:
 
 
 def location_argument(name: str, description: str, *, is_to_change: bool = False) -> Any:
-    """An argument of this name that says where an index is, or is to be; with `is_to_change`, where one can be."""
+    """An argument of this name for the place of an index; with `is_to_change`, one that can be changed."""
 
     def read(text: str | None) -> str | None:
         if text is None:
@@ -379,7 +379,7 @@ def in_steps(batch: Any, clock: Callable[[], float] = time.monotonic) -> Iterato
 
 
 def is_terminal_of_messages(output: str) -> bool:
-    """Whether what is written to a path shows on the terminal that shows standard error."""
+    """Whether output to a path shows on the terminal that shows standard error."""
     try:
         there = os.fstat(1) if output == STANDARD_STREAM else os.stat(output)
         return os.isatty(2) and stat.S_ISCHR(there.st_mode) and there.st_rdev == os.fstat(2).st_rdev
@@ -414,7 +414,7 @@ def _bar(console: Console) -> Progress:
 
 
 def status(what: str, console: Console | None = None) -> contextlib.AbstractContextManager[object]:
-    """Shows what is going on, on a console (default: standard error) that is a terminal."""
+    """Shows the progress of work, on a console (default: standard error) that is a terminal."""
     if console is None:
         from rich.console import Console
 

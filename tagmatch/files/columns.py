@@ -1,6 +1,6 @@
 """The columns that files have, and how their values are checked and, as JSON has them, become structs of Arrow.
 
-What becomes of other columns, of which misspelt ones are errors, and of rows that cannot be used.
+The rules for other columns, whose misspelt names are errors, and for rows that cannot be used.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class FileColumn:
 
     @property
     def choice(self) -> str:
-        """Names of the columns of which there must be one."""
+        """Names of columns, one of which must be present."""
         return _one_of((self.name, *self.instead))
 
     def null(self, name: str) -> NullError:
@@ -425,7 +425,7 @@ def _check_data(name: str, schema: Schema, values: pa.Array, label: str, first_r
 
 
 def _data_of_texts(name: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
-    """Values of JSON, of which texts are read as the type says."""
+    """Values of JSON, with texts read as the type says."""
     texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
     try:
         return pa.array(texts, pa.string()).cast(kind)
@@ -460,7 +460,7 @@ def require_columns(found: list[str], path: str, columns: tuple[FileColumn, ...]
 
 
 def refuse_twice(names: Iterable[str], own: Collection[str]) -> None:
-    """See that no attribute of the column `attributes` is a column of its own, too; InvalidValueError."""
+    """Check that no attribute of the column `attributes` is a column, too; InvalidValueError."""
     for name in names:
         if name in own:
             raise InvalidValueError(
@@ -473,7 +473,7 @@ EVERY_OTHER = ("*",)
 
 
 class OtherColumns:
-    """What becomes of columns that have no meaning: they are left aside, or are an attribute of queries each.
+    """The rule for columns that have no meaning: they are left aside, or each is an attribute of queries.
 
     A column is taken for a misspelt one if its name is nearly that of a known one, which is not there itself.
     """
@@ -548,7 +548,7 @@ class OtherColumns:
 
 
 class InvalidRows:
-    """What becomes of rows that cannot be used: the first ends the reading, or all are skipped and counted."""
+    """The rule for rows that cannot be used: the first ends the reading, or all are skipped and counted."""
 
     def __init__(self, *, skip: bool = False) -> None:
         self._skip = skip
@@ -556,7 +556,7 @@ class InvalidRows:
         self.first: TagMatchError | None = None
 
     def found(self, error: TagMatchError) -> None:
-        """Raise or count what is wrong with a row."""
+        """Raise or count a row's mistake."""
         if not self._skip:
             raise error
         self.count += 1

@@ -41,7 +41,7 @@ _CELL_AND_BORDER = re.compile(rf"({_CELL})(,|{_LINE_END}?\Z)")
 _QUOTE, _LF, _CR = b'"\n\r'
 _BORDERS = np.zeros(256, np.bool_)
 _BORDERS[list(b'",\n\r')] = True
-# Up to here, what has begun is looked at again as soon as there is more
+# Up to here, an unfinished row is looked at again as soon as there is more
 _EAGER_BYTES = 1 << 20
 
 
@@ -72,7 +72,7 @@ def csv_blocks(read: Read) -> Iterator[Block]:
 
 
 def _block(data: bytes, *, is_all: bool) -> Block | None:
-    """The whole rows, if there are some. The last row is left out if it may go on, unless these are all bytes."""
+    """The whole rows. The last row is left out if it may go on, unless these are all bytes."""
     array = np.frombuffer(data, np.uint8)
     lines = ends = _line_ends(data, array, is_all=is_all)
     odd = np.zeros(len(ends), np.bool_)
@@ -130,7 +130,7 @@ def _one_by_one(data: bytes, last: int, *, is_all: bool) -> tuple[I64Array, Bool
 
 
 def cells_of(row: bytes, line: int) -> list[str]:
-    """The cells of a row that begins on this line; ValueError says why it is none."""
+    """The cells of a row that begins on this line; ValueError says why it is not one."""
     text = utf8_text(row)
     if "\0" in text:
         raise ValueError("it has zero bytes")
@@ -178,7 +178,7 @@ class CsvLines:
         self._tags = next(column for column in columns if column.name == TAGS)
 
     def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """The columns of a schema that some rows have, none of them odd; ArrowException where it refuses one."""
+        """The columns of a schema that some rows have, none of them odd; ArrowException if it refuses one."""
         if data.startswith(_MARK):  # which Arrow leaves out, though it stands within the file
             raise pa.ArrowInvalid("a byte order mark")
         wanted = [name for name in schema.names if name in self._columns]

@@ -1,6 +1,6 @@
 """Formats of files, by name or by the suffix of a path; and bytes of files and streams, in blocks of rows of text.
 
-All bytes are written, or an error comes; what is at hand is read at once. Files appear under their names only when they
+All bytes are written, or an error comes; available bytes are read at once. Files appear under their names only if they
 are whole.
 """
 
@@ -92,7 +92,7 @@ def open_already(path: str, standard: int) -> int | None:
 
 
 def is_stream(path: str) -> bool:
-    """Whether bytes at the path come and go in order: standard streams, what is open already, pipes and devices."""
+    """Whether bytes at the path come and go in order: standard streams, open files, pipes and devices."""
     if path == STANDARD_STREAM or open_already(path, 0) is not None:
         return True
     try:
@@ -165,7 +165,7 @@ def input_name(path: str) -> str:
 
 
 def at_hand(descriptor: int, name: str) -> Read:
-    """A function that reads at most the bytes asked for: what is at hand; waits only while there is nothing."""
+    """A function that reads at most the bytes asked for, as many as are available; waits only if there are none."""
 
     def some(size: int) -> bytes:
         while True:
@@ -228,7 +228,7 @@ class Block(NamedTuple):
     begins: I64Array  # Where each row begins, and where the next line does
     ends: I64Array
     lines: I64Array  # The lines on which rows begin, the first one of the block being 0
-    odd: BoolArray  # Rows that are to be read one by one, as Arrow's readers have other rules for them, or none
+    odd: BoolArray  # Rows to read one by one, as Arrow's readers have other rules for them, or no rule
     line_count: int  # Lines of the block
 
     def part(self, first: int, last: int) -> bytes:

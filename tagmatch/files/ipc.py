@@ -63,13 +63,13 @@ class _Given(NamedTuple):
 
     body: Body
     length: int
-    validity: Any  # A buffer that says what is null, or `None`
+    validity: Any  # A buffer that marks nulls, or `None`
     buffers: list[pa.Buffer]  # The others, each with the bytes that it must have
     children: list[pa.Array]
 
 
 class _Reader:
-    """Makes the arrays of one field. Arrays of length 0 are made anew, whatever is in their buffers."""
+    """Makes the arrays of one field. Arrays of length 0 are made again, without their buffers."""
 
     def __init__(self, kind: pa.DataType, parts: _Parts, children: list[_Reader]) -> None:
         self.kind, self._parts, self._children = kind, parts, children
@@ -118,7 +118,7 @@ class _Reader:
 
 
 class _ExtensionReader(_Reader):
-    """Values of a type that somebody has made of another one."""
+    """Values of an extension type, which is made of another one."""
 
     def __init__(self, kind: pa.DataType, storage: _Reader) -> None:
         super().__init__(storage.kind, storage._parts, storage._children)
@@ -152,14 +152,14 @@ def _plain(reader: _Reader, given: _Given) -> pa.Array:
 
 
 def _looked_at(reader: _Reader, given: _Given) -> pa.Array:
-    """An array of which Arrow must look at each value."""
+    """An array whose values Arrow must look at one by one."""
     array = _plain(reader, given)
     array.validate(full=True)
     return array
 
 
 def _numbers(reader: _Reader, buffer: pa.Buffer, given: _Given) -> IntArray:
-    """Places of values; 0 for what is null, which could be anywhere."""
+    """Places of values; 0 for nulls, whose places could be anything."""
     found: IntArray = np.frombuffer(buffer, reader.width, given.length)
     return found if given.validity is None else np.where(_bits(given), found, reader.width.type(0))
 
@@ -191,7 +191,7 @@ def _strings(reader: _Reader, given: _Given) -> pa.Array:
 
 def _of_views(reader: _Reader, given: _Given) -> pa.Array:
     views, data = np.frombuffer(given.buffers[0], _VIEW, given.length), given.buffers[1:]
-    if given.validity is not None:  # else what is null could point anywhere
+    if given.validity is not None:  # else nulls could point anywhere
         views = np.where(_bits(given), views, np.zeros(1, _VIEW))
     sizes = views["size"]
     if sizes.min() < 0:
@@ -233,7 +233,7 @@ def _structs(reader: _Reader, given: _Given) -> pa.Array:
 
 
 def _unions(reader: _Reader, given: _Given) -> pa.Array:
-    """Values of several types, with an array for each type: as long as the union (sparse), or of its own length."""
+    """Values of several types, with an array for each type: as long as the union (sparse), or with its length."""
     codes = np.frombuffer(given.buffers[0], np.int8, given.length)
     if not np.isin(codes, np.array(reader.kind.type_codes, np.int8)).all():
         raise InvalidValueError("its values must be of the types that it has")
@@ -350,7 +350,7 @@ def _reader_of(name: str, kind: pa.DataType, shape: Shape, known: dict[int, _Dic
 
 
 def _sizes_of(array: pa.Array) -> I64Array:
-    """Bytes of each value of a sound array, or a few more, without those that say what is null."""
+    """Bytes of each value of a sound array, or a few more, without the bits that mark nulls."""
     kind, length = array.type, len(array)
     sizes: I64Array
     if isinstance(kind, pa.BaseExtensionType):

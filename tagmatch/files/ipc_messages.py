@@ -1,6 +1,6 @@
-"""Headers of Arrow IPC messages, which are flatbuffers, and their bodies: what is read of one lies within its bytes.
+"""Headers of Arrow IPC messages, which are flatbuffers, and their bodies: all reads lie within their bytes.
 
-Bytes have bounds: also those of values when they are written out, as what is in a dictionary, in runs or in views may
+Bytes have bounds: also those of values when they are written out, as those of a dictionary, of runs or of views may
 be there many times.
 """
 
@@ -19,7 +19,7 @@ from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
 # Columns, with those that are in others; how deep these may be; and bytes of a header, which has hundreds of each
 _MOST_FIELDS, _MOST_DEPTH, _MOST_BYTES = 10_000, 64, 4 << 20
-# How deep text in the metadata of a type may be: whoever reads such text may call itself for each level
+# How deep text in the metadata of a type may be: a reader of such text may call itself for each level
 _MOST_BRACKETS = 1000
 # Rows with tags in a dictionary are large only when they are written out, which few of them ever are
 _MORE = 4
@@ -54,7 +54,7 @@ class RowBatch:
 
 
 class DictionaryBatch(NamedTuple):
-    """A dictionary, or what is added to one."""
+    """A dictionary, or an addition to one."""
 
     number: int
     values: RowBatch
@@ -156,7 +156,7 @@ class _Fields:
 
 
 class _Table:
-    """A table of a flatbuffer; whatever is not within the bytes raises `struct.error`."""
+    """A table of a flatbuffer; anything outside of the bytes raises `struct.error`."""
 
     __slots__ = ("_data", "_place", "_slots")
 

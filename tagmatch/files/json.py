@@ -1,6 +1,6 @@
 """JSON Lines: an object on each line.
 
-How a text of JSON becomes a value: the same for lines, cells, payloads and whatever else comes as JSON.
+How a text of JSON becomes a value: the same for lines, cells, payloads and all other JSON.
 
 It is the JSON of RFC 8259 in UTF-8, with or without a byte order mark before it. RFC 8259 leaves some questions open.
 Here, names in an object differ, no string has half of a surrogate pair, and arrays and objects are nested `MOST_NESTED`
@@ -176,12 +176,12 @@ class JsonLines:
         self._others = others
 
     def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """The columns of a schema that some rows have, none of them odd; ArrowException where it refuses one."""
+        """The columns of a schema that some rows have, none of them odd; ArrowException if it refuses one."""
         # Of times, which would be taken for UTC without a zone, the text
         read = [field for field in schema if field.name not in self._made]
         plain = pa.schema([field.with_type(pa.string()) if field.type == TIME else field for field in read])
         table, may_have_own = self._checked(data, plain)
-        # The names of columns, also where they are written with escapes
+        # The names of columns, also with escapes
         escaped = b"\\u" in data
         there = {
             name
@@ -333,7 +333,7 @@ def _no_utf8(data: bytes, begins: I64Array, ends: I64Array) -> BoolArray:
 
 
 def _read(data: bytes | memoryview, schema: pa.Schema, others: str) -> pa.Table:
-    """The columns of a schema and, if those are to be inferred, others."""
+    """The columns of a schema and, if they must be inferred, others."""
     read = pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
     parse = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
     with threads_of_arrow():
@@ -351,7 +351,7 @@ def json_lists(texts: pa.Array, kind: pa.ListType) -> pa.Array:
 def json_values(values: pa.Array) -> pa.Array:
     """JSON text, on one line, of numbers, times, strings, and lists and structs of these; nulls stay null."""
     kind = values.type
-    if pa.types.is_list(kind):  # of which none may be null
+    if pa.types.is_list(kind):  # without nulls
         lists = pa.ListArray.from_arrays(pc.subtract(values.offsets, values.offsets[0]), json_values(values.flatten()))
         return concatenated("[", pc.binary_join(lists, pa.scalar(",", _TEXT)), "]")
     if pa.types.is_struct(kind):

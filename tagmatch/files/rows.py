@@ -58,9 +58,9 @@ from tagmatch.model.storage.format import MANIFEST
 _BATCH_ROWS = 65_536
 # In so small a part, Python may look at each row
 _SMALL_BYTES = 1 << 16
-# So few rows between such as are looked at one by one are looked at, too, as a part of their own is some work
+# This few rows between rows that are read one by one are read so, too, as a separate part is some work
 _FEW_ROWS = 16
-# The name of the column, also where it is written with escapes
+# The name of the column, also with escapes
 _ID = re.compile(rb'"id"|\\u')
 
 
@@ -69,7 +69,7 @@ class TextReader:
 
     What is a row, and whether it can be used, depends on its own bytes only, and on the ids before it: those of a file
     are all integers or all strings. `record` of the format decides. Arrow's readers, which are fast, only read rows of
-    which it would say the same; where they refuse some, each of these is read by itself.
+    which it would say the same; if they refuse some, each of these is read by itself.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class TextReader:
         return record
 
     def _of(self, records: dict[int, dict[str, Any]]) -> Iterator[FileRows]:
-        """Rows by their numbers, of which each can be used."""
+        """Rows by their numbers, each of which can be used."""
         if not records:
             return
         numbers, rows = np.array(list(records)), list(records.values())
@@ -203,7 +203,7 @@ def _runs(odd: BoolArray) -> list[tuple[int, int, bool]]:
 
 
 class _Reading(NamedTuple):
-    """What is read of files, and what becomes of other columns and of rows that cannot be used."""
+    """How files are read: the meaning of columns, and the rules for other columns and for rows that cannot be used."""
 
     columns: tuple[FileColumn, ...]
     invalid: InvalidRows
@@ -336,9 +336,9 @@ def read_queries(
     *,
     plane: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with columns `row`, the number of the row from 0, `id`, null where there is none, and `tags`.
+    """Batches with columns `row`, the number of the row from 0, `id`, null without one, and `tags`.
 
-    Where some rows have attributes, or say where they are, there are columns of these as well, as `TagMatch.match_many`
+    If some rows have attributes or places, there are columns of these as well, as `TagMatch.match_many`
     takes them. Queries that have attributes need have no tags.
 
     Batches of a stream hold the lines that have arrived. `attributes` names columns that are an attribute each, beside
@@ -363,7 +363,7 @@ def read_queries(
 
 
 def rows_in(path: str, form: str | None = None) -> int | None:
-    """Rows of a Parquet file or of all in a folder, None where they are not known before reading."""
+    """Rows of a Parquet file or of all in a folder, None if they are not known before reading."""
     with contextlib.suppress(OSError, pa.ArrowException, InputFileError):
         files = _files_in(Path(path), form) if Path(path).is_dir() else [(path, formats.format_of(path, form))]
         if not any(formats.is_stream(file) or found.kind != formats.Kind.parquet for file, found in files):

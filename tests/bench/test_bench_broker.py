@@ -58,8 +58,8 @@ def test_command(tmp_path: Path, scenario: str) -> None:
     assert published == ({"OCM": 60_000, "CCM": 100_000} if scenario == "pcm" else {})
     assert {what.partition(":")[0] for what in found.limits} == engines
     assert all(found.value(what) == 0 and found.lines[what]["met"] for what in found.limits)
-    rates = [f"{rate} events/s, beside OCM" for rate in ("300", "4,000")]
-    compared = {("OCM", "beside brute force"), *product(engines, rates)}
+    rates = [f"{rate} events/s, against OCM" for rate in ("300", "4,000")]
+    compared = {("OCM", "against brute force"), *product(engines, rates)}
     assert {(row["system"], row["where"]) for row in found.answers} == compared
     assert all(row["keys"] > row["queries"] / 10 for row in found.answers)
 

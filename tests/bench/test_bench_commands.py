@@ -118,7 +118,7 @@ def test_threads(tmp_path: Path) -> None:
         assert found.places(title) == at(both, {1, 2})
     for title in ("match, called again and again", "match by many callers"):
         assert found.places(title) == at((*both, "Python dict of rarest tags"), callers)
-    assert found.places("match_many beside its kernels").keys() == {"match_many", "kernels alone"}
+    assert found.places("match_many and its kernels").keys() == {"match_many", "kernels alone"}
     assert (len(found.limits), len(found.lines)) == (14, 21)
     assert {row["system"] for row in found.answers} >= {"kernels alone, rarest", "kernels alone, balanced"}
 

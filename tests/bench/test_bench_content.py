@@ -106,7 +106,7 @@ REFUSED = [
     (TEXT | {"text": "a\0"}, WHOLE_NUMBERS, "a text has a character of code 0"),
     (TEXT | {"op": "<"}, WHOLE_NUMBERS, "operator '<' is none of =, !=, prefix, contains"),
     (TEXT | {"attr": "x"}, WHOLE_NUMBERS, "attribute 'x' has constraints on numbers and on texts"),
-    (TEXT, REAL_NUMBERS, "texts cannot be compared beside numbers of type double"),
+    (TEXT, REAL_NUMBERS, "texts cannot be compared together with numbers of type double"),
 ]
 
 

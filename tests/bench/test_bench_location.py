@@ -211,9 +211,9 @@ def test_spatial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found.limits) == 8 * len(whats)
     assert found.unavailable.keys() == {"R*-tree as Boost has it", *SERVERS, "CLCB", *OWN_CIRCLES_GPU}
     for where, systems in (
-        ("each, beside brute force", SPATIAL),
-        ("moved, beside brute force", MOVING),
-        ("beside Shapely STRtree", SPATIAL - {"Shapely STRtree"}),
+        ("each, against brute force", SPATIAL),
+        ("moved, against brute force", MOVING),
+        ("against Shapely STRtree", SPATIAL - {"Shapely STRtree"}),
     ):
         assert Counter(row["system"] for row in found.answers if row["where"].endswith(where)) == dict.fromkeys(
             systems, 12
@@ -328,7 +328,7 @@ def test_a_wrong_system_of_areas_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(location_spatial, "COVERAGES", (1e-3,))
     done = run("location", tmp_path, *SMALL, *of("spatial", skip=CIRCLES.keys() - {name}))
     assert isinstance(done.exception, TagMatchError)
-    assert f"{'' if fault else 'moved, '}beside brute force: {name} gave" in str(done.exception)
+    assert f"{'' if fault else 'moved, '}against brute force: {name} gave" in str(done.exception)
     rows = [row for row in Found(tmp_path, "location").answers if row["where"].endswith("brute force")]
     for what, its in (("wrong", "more"), ("missing", "less")):
         assert not fault or (sum(row[what] for row in rows) > 0) == (fault == its)

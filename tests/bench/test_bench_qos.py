@@ -291,7 +291,7 @@ def test_real_failure_rates(tmp_path: Path) -> None:
     # 3 policies of Table 2, 5 at 9 places, 3 at 7; each periodic and Poisson, with two seeds
     offered = (3 + 5 * 9 + 3 * 7) * 2 * 2 * MESSAGES
     assert found.value("messages offered, each of them answered or dropped") == pytest.approx(offered, rel=0.1)
-    assert all(found.value(f"{policy}: a message's CPU time beside matching") > 0 for policy in FIVE)
+    assert all(found.value(f"{policy}: a message's CPU time without matching") > 0 for policy in FIVE)
 
 
 @pytest.mark.parametrize("dds", [True, False])
@@ -316,7 +316,7 @@ def test_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dds: bool) 
         clocks = ("", ", virtual clocks")
         systems = {f"{each}, {channel}{clock}" for each in policies for channel in CHANNELS for clock in clocks}
         assert failed == at(systems, {"1", "2"})
-        there = found.places(f"Table 2, all times × 8, one thread on the wall clock, beside CycloneDDS, {name}").keys()
+        there = found.places(f"Table 2, all times × 8, one thread on the wall clock, and CycloneDDS, {name}").keys()
         assert there - {"CycloneDDS"} == policies
         assert ("CycloneDDS" in there) == ("CycloneDDS" not in found.unavailable)
 

@@ -49,10 +49,10 @@ class Found:
             found.setdefault(system, set()).add(place)
         return found
 
-    def compared(self, beside: str, where: str = "") -> Counter[str]:
+    def compared(self, against: str, where: str = "") -> Counter[str]:
         """How often each system was compared with something, where the place begins so."""
         rows = (row for row in self.answers if row["where"].startswith(where))
-        return Counter(row["system"] for row in rows if row["where"].endswith(f"beside {beside}"))
+        return Counter(row["system"] for row in rows if row["where"].endswith(f"against {against}"))
 
     def counted(self, system: str, what: str) -> int:
         return sum(row[what] for row in self.answers if row["system"] == system)

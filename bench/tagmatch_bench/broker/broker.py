@@ -49,7 +49,7 @@ class InputQueue:
             return self._waiting == 0 and self.taken == count
 
     def offer(self, events: Events) -> None:
-        """Have as many of the events wait as there is room for, the first ones; others are dropped."""
+        """Queue the first events, as many as there is room for, and drop the others."""
         count = len(events.numbers)
         with self._lock:
             taken = min(count, self._most - self._waiting)
@@ -60,7 +60,7 @@ class InputQueue:
                 self._waiting += taken
 
     def take(self) -> Events | None:
-        """All events that wait, in the order in which they came; `None` if there are none."""
+        """All waiting events in the order in which they came; `None` without any."""
         with self._lock:
             parts, self._parts, self._waiting = self._parts, [], 0
             self.taken += sum(len(part.numbers) for part in parts)
@@ -164,7 +164,7 @@ class Broker:
         return Traffic(self._input.offered, self._input.dropped, self._processed, seconds)
 
     def _read(self) -> float:
-        """Have events wait for the engine as they come; returns when the first came."""
+        """Queue events for the engine as they come; returns when the first came."""
         data, begun = np.empty(2 * _READ, np.uint8), 0.0
         left = 0
         while self._error is None:
@@ -208,7 +208,7 @@ _WARM = 1000
 
 @dataclass(frozen=True, slots=True)
 class Brokered:
-    """What became of events that a client has sent."""
+    """Outcome of the events that a client has sent."""
 
     sent: Sent
     traffic: Traffic
@@ -249,7 +249,7 @@ class Brokered:
 def brokered(
     engine: Engine, client: Client, rate: float, seconds: float, expected: Lists, *, queue: int = 100
 ) -> Brokered:
-    """Have a client send events at a rate, and a broker match and deliver them."""
+    """Let a client send events at a rate, which a broker matches and delivers."""
     for count in (1, min(queue, _WARM)):  # kernels are loaded before anything comes
         some, _ = decoded(encoded(client.events, 0, count, Names.of(client.names)), Names.of(engine.names))
         deliveries(some.numbers, engine.interfaces(some))

@@ -1,4 +1,4 @@
-"""The remote client, a process of its own: the source of all events, at a given rate, and the sink of all deliveries.
+"""The remote client, in its own process: the source of all events, at a given rate, and the sink of all deliveries.
 
 `python -m tagmatch_bench.broker.client HOST PORT FOLDER` reads events from the folder. For each line `RATE SECONDS` of
 its input it connects, sends, writes to the folder what it has received, and prints a line.
@@ -30,7 +30,7 @@ _CONNECTS_S = 60.0
 
 
 class Client:
-    """A client in a process of its own, from `with` to its end."""
+    """A client in its own process, from `with` to its end."""
 
     def __init__(self, events: Events, names: Sequence[str]) -> None:
         self.events, self.names = events, list(names)
@@ -56,7 +56,7 @@ class Client:
         self._stack.close()
 
     def begin(self, rate: float, seconds: float) -> socket.socket:
-        """Have the client connect and send events at a rate; returns the connection from which they come."""
+        """Let the client connect and send events at a rate; returns the connection from which they come."""
         to_client = cast("IO[str]", self._process.stdin)
         to_client.write(f"{rate!r} {seconds!r}\n")
         to_client.flush()
@@ -72,7 +72,7 @@ class Client:
         return outcome(self._folder)
 
 
-# Events that are sent at once at most, and seconds between looking what is due
+# Most events sent at once, and seconds between two looks at the events that are due
 _AT_ONCE, _TICK = 1_000, 0.0002
 _READ = 1 << 20
 
@@ -151,7 +151,7 @@ def outcome(folder: Path) -> tuple[Sent, Received]:
 
 
 def main() -> None:
-    """Be a client in a process of its own."""
+    """Run as a client in its own process."""
     host, port, folder = sys.argv[1:]
     path = Path(folder)
     with np.load(path / _EVENTS) as columns:

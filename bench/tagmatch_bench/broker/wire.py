@@ -42,7 +42,7 @@ class Events(NamedTuple):
 
     @classmethod
     def of(cls, messages: pa.Table) -> Events:
-        """Number messages, which have a column of integers for each attribute, null where they have it not."""
+        """Number messages, which have a column of integers for each attribute, null if a message lacks it."""
         columns = [column.combine_chunks() for column in messages.columns]
         there = np.stack([column.is_valid().to_numpy(zero_copy_only=False) for column in columns], axis=1)
         values = np.stack([column.fill_null(0).to_numpy() for column in columns], axis=1)
@@ -70,7 +70,7 @@ def joined(parts: Sequence[Events]) -> Events:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Names:
-    """Names of attributes, numbered in order, and where they are looked up."""
+    """Names of attributes, numbered in order, and the table that they are looked up in."""
 
     strings: Strings
     slots: U64Array
@@ -102,7 +102,7 @@ def _read(data, at, size):
 
 @kernel
 def _encode(first, count, offsets, attributes, values, name_offsets, names, data):
-    """Write so many events from number `first` on, which repeat all there are; how many bytes that are."""
+    """Write `count` events from number `first` on, repeating them all; returns the number of bytes."""
     at, events = np.int64(0), len(offsets) - 1
     for number in range(first, first + count):
         event = number % events

@@ -24,7 +24,7 @@ from tagmatch_bench.figures.figure import FIGURES, PARTS
 if TYPE_CHECKING:
     from tagmatch_bench.harness.bench import BenchOptions, Experiment
 
-app = command_line("Measure tagmatch beside its baselines and against its targets.")
+app = command_line("Measure tagmatch against its baselines and its targets.")
 _command = partial(opt.command, app)
 
 
@@ -52,7 +52,7 @@ def _of_figures(name: str) -> Any:
 
 
 def require_committed() -> None:
-    """Refuse to record what nobody could measure again."""
+    """Refuse to record a result that could not be measured again."""
     from tagmatch_bench.harness.results import changed_files, commit
 
     if changed := changed_files():
@@ -121,7 +121,7 @@ _PAPERS: Mapping[str, _Paper] = {
         ),
     ),
     "content": _Paper(
-        "Constraints on attributes, beside OCM, SFF and BE-Tree: PCM's scenarios, dense, real, with tags; and areas.",
+        "Constraints on attributes, with OCM, SFF and BE-Tree: PCM's scenarios, dense, real, with tags; and areas.",
         "content:content",
         "content:ContentSizes",
         (
@@ -140,7 +140,7 @@ _PAPERS: Mapping[str, _Paper] = {
         {"keys_per_set": 1},
     ),
     "pcm": _Paper(
-        "PCM's figures: latency of constraints on attributes, event by event, and throughput, beside OCM and CCM.",
+        "PCM's figures: latency of constraints on attributes, event by event, and throughput, with OCM and CCM.",
         "pcm:pcm",
         None,
         (
@@ -184,7 +184,7 @@ _PAPERS: Mapping[str, _Paper] = {
         {"keys_per_set": 1},
     ),
     "location": _Paper(
-        "Areas and moving clients, beside CLCB, R*-tree, PostGIS and others: alone, with content, live, and on cities.",
+        "Areas and moving clients, with CLCB, R*-tree, PostGIS and others: alone, with content, live, and on cities.",
         "location:location",
         "location:LocationSizes",
         (
@@ -225,7 +225,7 @@ _PAPERS: Mapping[str, _Paper] = {
         {"keys_per_set": 1},
     ),
     "qos": _Paper(
-        'Messages with deadlines in a simulator: Table 1 and Figures 6 to 12 of "Pub/Sub on Stream", beside EDF.',
+        'Messages with deadlines in a simulator: Table 1 and Figures 6 to 12 of "Pub/Sub on Stream", and EDF.',
         "qos:qos",
         None,
         (
@@ -258,7 +258,7 @@ _PAPERS: Mapping[str, _Paper] = {
         {"queries": 50_000},  # of the pipeline, which are asked again and again
     ),
     "threads": _Paper(
-        "Throughput against threads and callers, and beside the kernels alone.",
+        "Throughput against threads and callers, and compared with the kernels alone.",
         "threads:threads",
         None,
         (opt.sets(1_000_000), opt.queries(), opt.rounds(5), opt.seconds(0.5), opt.THREADS, opt.SEED, opt.keys()),
@@ -277,7 +277,7 @@ _PAPERS: Mapping[str, _Paper] = {
         {"queries": 1 << 17},  # of its largest packet
     ),
     "updates": _Paper(
-        "How changes are taken, beside DuckDB and LanceDB, and what they do to queries; on the disk of TMPDIR.",
+        "Changes, compared with DuckDB and LanceDB, and their effect on queries; on the disk of TMPDIR.",
         "updates:updates",
         None,
         (
@@ -302,7 +302,7 @@ _PAPERS: Mapping[str, _Paper] = {
 
 _QUERIES_OF_DEVICES = opt.option(
     "queries", int | None, None,
-    "Most queries of a call.  [default: 200,000; on CUDA devices so many that packets are full]",
+    "Most queries of a call.  [default: 200,000; on CUDA devices enough for full packets]",
     min=1, max=2**31 - 1, show_default=False,
 )  # fmt: skip
 
@@ -403,7 +403,7 @@ _command(
 )  # fmt: skip
 _command(
     "gpu",
-    "Throughput of both layouts on CUDA, beside the plain batched scan.",
+    "Throughput of both layouts on CUDA, compared with the plain batched scan.",
     (
         opt.sets(16_000_000), _QUERIES_OF_DEVICES, opt.rounds(5), opt.seconds(0.5), opt.THREADS, opt.SEED, opt.keys(),
         opt.skip(_names("systems.catalogue:SYSTEMS")), opt.output("gpu"),
@@ -412,7 +412,7 @@ _command(
 )  # fmt: skip
 _command(
     "spark",
-    "Partitioning and joins on Spark, in local mode, beside the local partitioner and plain SQL.",
+    "Partitioning and joins on Spark, in local mode, compared with the local partitioner and plain SQL.",
     (
         opt.again("sizes", int, "1, 4 and 8 million", "Distinct sets to partition", "--sets", min=1, max=opt.MOST_SETS),
         opt.whole("join_sets", 1_000_000, "Distinct stored sets of join and skew.", 1, opt.MOST_SETS),

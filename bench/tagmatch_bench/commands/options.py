@@ -1,4 +1,4 @@
-"""Options of `tagmatch-bench`: parameters, of which commands are made."""
+"""Options of `tagmatch-bench`: the parameters of its commands."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def again(name: str, kind: Any, usual: str, words: str, *flags: str, **more: Any
 
 
 def named(name: str, known: Callable[[], Iterable[str]], words: str, **more: Any) -> Parameter:
-    """An option of names, each of which must be known; what is known is looked up when one is given."""
+    """An option of known names, which are looked up when one is given."""
 
     def check(names: list[str] | None) -> list[str] | None:
         for each in names or ():
             if each not in (all_known := list(known())):
-                raise typer.BadParameter(f"{each!r} is none of {', '.join(map(repr, all_known))}")
+                raise typer.BadParameter(f"{each!r} is not one of {', '.join(map(repr, all_known))}")
         return names
 
     kind = typer.Argument if more.pop("positional", False) else typer.Option

@@ -34,7 +34,7 @@ ENGINES = (OCM, OCM_EVENTS, CCM, SFF, SFF_ME, OURS, OURS_ON_GPU)
 _RATE = "events/s"
 _ALL_ACCOUNTED = Target(0, at_most=True, required=True)
 
-#: What became of the events of each engine at each rate, a round after the other
+#: Outcomes of the events of each engine at each rate, one round after the other
 Found = dict[tuple[str, float], list[Brokered]]
 
 
@@ -55,7 +55,7 @@ def broker(bench: Bench, sizes: BrokerOptions) -> Result:
     result = bench.result(
         "broker",
         "A broker between sockets",
-        f"""PCM's Figure 10 (Margara, Cugola, IEEE TPDS 2014, §4.2). One client, a process of its own, sends events to a
+        f"""PCM's Figure 10 (Margara, Cugola, IEEE TPDS 2014, §4.2). One client, in its own process, sends events to a
         broker on the same machine at a rate, through a socket of TCP, and gets their deliveries. In the broker one
         thread reads and decodes events into a queue of {options.queue}, the engine takes all that wait, and one
         thread writes what it finds; events for which the queue has no room are dropped. *Processed* are events that
@@ -95,7 +95,7 @@ def _scenario(options: BrokerOptions, seed: int) -> Scenario:
 def _expected(result: Result, scenario: Scenario, reference: ContentMatcher) -> Lists:
     """The keys of each event, by OCM, which is compared with brute force."""
     answers: pa.ListArray = reference.match_many(reference.prepare(scenario.messages), unique=True)
-    result.compare("beside brute force", OCM, answers[: scenario.sample], scenario.right)
+    result.compare("against brute force", OCM, answers[: scenario.sample], scenario.right)
     return lists_in(answers)
 
 
@@ -185,4 +185,6 @@ def _account(result: Result, found: Found) -> None:
                 *((done.traffic.processed, done.keys, done.wrong, done.missing) for done in rounds), strict=True
             )
         )
-        result.answers.append(Answers(f"{rate:,.0f} events/s, beside OCM", name, True, processed, keys, wrong, missing))
+        result.answers.append(
+            Answers(f"{rate:,.0f} events/s, against OCM", name, True, processed, keys, wrong, missing)
+        )

@@ -1,4 +1,4 @@
-"""`tagmatch-bench content`: constraints on attributes, beside SFF, OCM and BE-Tree, and what of it has targets."""
+"""`tagmatch-bench content`: constraints on attributes, compared with SFF, OCM and BE-Tree, and their targets."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def content(bench: Bench, sizes: ContentSizes) -> Result:
         "content",
         "Constraints on attributes",
         """Microseconds a message, on the CPU and on one thread unless said. *End to end* is `match_many` on an Arrow
-        table of messages, to Arrow keys. *Matching alone* begins with the messages as codes, and so does what is
+        table of messages, to Arrow keys. *Matching alone* begins with the messages as codes, and so does the figure
         timed of OCM, SFF and BE-Tree: it is subset match, key lookup and merging, the same for all four. Each gives
         each key once (`match-unique`), as PCM's interfaces. *Brute force*, and OCM, are what answers are compared
         with. PCM: Margara, Cugola, IEEE TPDS 2014; its own numbers, of the default scenario with a million
         constraints, are of six cores (OCM) and a GPU (CCM) of 2012. A *build* is `add_subscriptions` on an Arrow
-        table with a column `constraints`, and `consolidate`; *index alone* is what is made of the stored rows then,
+        table with a column `constraints`, and `consolidate`; *index alone* is the part built from the stored rows,
         whenever an index is opened. Bytes are those of this index; *with the stored rows* are all. In *real data*,
         100,000 filters ask for cities of the world and for Debian packages; the other systems get them in
-        numbers. *Areas* are alone, beside a grid in C++ and libspatialindex's R*-tree, as in
+        numbers. *Areas* are alone, compared with a grid in C++ and libspatialindex's R*-tree, as in
         `location`.""".replace("100,000", f"{sizes.real:,}"),
         **asdict(sizes),
     )

@@ -1,4 +1,4 @@
-"""What constraints are measured on: scenarios of PCM and of CCM, dense ones, real data, and tags beside constraints."""
+"""Scenarios of constraints: PCM's and CCM's, dense ones, real data, and constraints with tags."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _made(name: str, options: ContentOptions, messages: int) -> Scenario:
 
 
 class Figure(NamedTuple):
-    """A paper's figure: what is on its axis, and the options of each place; the default scenario is one of them."""
+    """A paper's figure: the meaning of its axis, and the options of each place; the default scenario is one of them."""
 
     number: int
     axis: str
@@ -84,7 +84,7 @@ def exactly(what: str, count: int) -> dict[str, Any]:
 
 
 def pcm_figures(constraints: int) -> list[Figure]:
-    """Return Figures 6 to 9 of PCM, from this number of constraints in the default one (of which PCM has a million)."""
+    """Return Figures 6 to 9 of PCM, from this number of constraints in the default one (a million in PCM)."""
     of_one = filters_of_an_interface(constraints)
     shorter = {
         float(each): exactly("constraints", each) | exactly("filters", _CONSTRAINTS_OF_A_FILTER * of_one // each)
@@ -117,9 +117,9 @@ def read(path: Path) -> pa.Table:
 # Each message is a row of the data, and each filter asks for what a random row has, in some of the ways that the data
 # allows, so that it matches that row at least. Everything comes twice: with texts and several values, as the data has
 # them, and in numbers only, one for each attribute of a message, for systems that take nothing else. There texts are
-# their places in the order of all texts, and each value of an attribute with several is an attribute of its own.
+# their places in the order of all texts, and each value of an attribute with several becomes its own attribute.
 
-#: Filters ask in so many ways of those that there are
+#: Number of ways in which filters ask, of all ways
 _FEWEST, _MOST = 2, 4
 _PREFIX = 3
 #: Half of the side of a square that a filter on places asks for, in degrees
@@ -129,7 +129,7 @@ _LEAST_DEGREES, _MOST_DEGREES = 0.5, 5.0
 class _Test(NamedTuple):
     """A way to ask: of filters `rows`, each once, for an attribute; the operand is a text or numbers.
 
-    `low` and `high` are what the text is between in numbers, and where there is none, the operand.
+    `low` and `high` are the numbers that a text lies between, or the operand itself if it is a number.
     """
 
     rows: I64Array
@@ -294,7 +294,7 @@ class Mixed(NamedTuple):
 
 
 def mixed(bench: Bench, constraints: int, messages: int) -> Mixed:
-    """Make the filters of PCM's default scenario with a set of the Twitter-like workload each, and a key of its own."""
+    """Make the filters of PCM's default scenario each with a set of the Twitter-like workload and its own key."""
     seed = bench.options.seed
     filters = pcm(constraints, 1, seed).subscriptions["constraints"].combine_chunks()
     tags = bench.workload(len(filters), 1).sets["tags"].combine_chunks()
@@ -358,7 +358,7 @@ def much(paper: Paper, constraints: int, messages: int, seed: int) -> dict[str |
 
 
 def ccm_figures(constraints: int) -> list[Figure]:
-    """Return Figures 6 to 11, from this number of constraints in the default one (of which CCM has a million)."""
+    """Return Figures 6 to 11, from this number of constraints in the default one (a million in CCM)."""
     of_one = filters_of_an_interface(constraints)
     longer = {float(each): exactly("constraints", each) | exactly("filters", of_one) for each in (1, 2, 3, 4, 5, 7, 9)}
     filters = [

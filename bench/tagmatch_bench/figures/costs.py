@@ -1,4 +1,4 @@
-"""What an index costs: time of partitioning (Figure 8), memory (Figure 9); and databases beside it (Figures 10, 11)."""
+"""Costs of an index: partitioning time (Figure 8), memory (Figure 9), and databases for comparison (Figures 10, 11)."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def fig8(bench: Bench) -> Result:
 
 
 def _on_gpu(bench: Bench, result: Result) -> list[Layout]:
-    """Return the layouts that are to be measured on CUDA devices; says in the result why there are none."""
+    """Return the layouts to measure on CUDA devices; if there are no devices, the result says so."""
     wanted = [layout for layout, name in OURS_ON_GPU.items() if name in bench.wanted(OURS_ON_GPU.values())]
     try:
         devices()
@@ -131,8 +131,8 @@ def fig9(bench: Bench) -> Result:
         "fig9",
         "Figure 9: memory",
         f"""The paper tells host memory, almost all of it the key table, from GPU memory, almost all of it the tagset
-        table; here it is the key table, and all that is kept beside it to match: on the CPU and, for those named *GPU*,
-        on CUDA devices too, beside what the CPU needs for small calls. `tagmatch` keeps the tags to be
+        table; here it is the key table, and all other memory for matching: on the CPU and, for those named *GPU*,
+        on CUDA devices too, and the CPU's memory for small calls. `tagmatch` keeps the tags to be
         exact, the trees and the paper's tagset table (24 bytes a signature) do not. The full database has
         {bench.in_words(bench.sets())} here.""",
     )
@@ -151,7 +151,7 @@ def fig9(bench: Bench) -> Result:
     return result
 
 
-#: Share of the full database, at scale 1, that stands for the paper's one million sets
+#: Share of the full database, at scale 1, used for the paper's one million sets
 _MILLION = 0.1
 _VOCABULARY = 1 << 20
 _MOST_QUERIES = 20_000
@@ -194,7 +194,7 @@ def _databases(bench: Bench) -> dict[str, Build]:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A column of a panel: what is stored and what is asked."""
+    """A column of a panel: its stored sets and its queries."""
 
     panel: Panel
     column: str

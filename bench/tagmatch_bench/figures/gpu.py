@@ -50,7 +50,7 @@ _SMALL_CALLS = Target(60e6)
 _UNIQUE = Target(0.7)
 #: Of the throughput of one device, that which two have
 _TWICE = Target(1.9)
-#: Of the time of one `match` on the CPU, that of one where there is a device
+#: Time of one `match` with a device, as a multiple of its time on the CPU
 _ONE_MATCH = Target(1.2, at_most=True)
 
 _COPIED_BYTES = 1 << 28
@@ -59,7 +59,7 @@ _SINGLE_QUERIES = 20_000
 
 
 def gpu(bench: Bench) -> Result:
-    """Throughput of both layouts on CUDA beside the batched scan."""
+    """Throughput of both layouts on CUDA, compared with the batched scan."""
     sets, devices = bench.sets(), len(cuda.gpus)
     result = bench.result(
         "gpu",

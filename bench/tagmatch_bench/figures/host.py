@@ -29,7 +29,7 @@ _MEMORY = 1 << 40
 
 @contextmanager
 def idle_driver() -> Iterator[None]:
-    """Have matchers on CUDA devices allocate, copy and launch nothing meanwhile; no device is needed."""
+    """Let matchers on CUDA devices allocate, copy and launch nothing inside this context; no device is needed."""
     found = pkgutil.iter_modules(tagmatch.pipeline.cuda.__path__, "tagmatch.pipeline.cuda.")
     modules = [tagmatch.pipeline.cuda, *(import_module(each.name) for each in found)]
     with ExitStack() as patched:
@@ -62,7 +62,7 @@ def _nothing(*_: object) -> None:
 
 
 class _DeviceArray(np.ndarray[Any, Any]):
-    """Pages that nobody touches, and so take no memory."""
+    """Pages that are never touched, and so take no memory."""
 
     def copy_to_host(self) -> npt.NDArray[Any]:
         return np.zeros(self.shape, self.dtype)
@@ -104,8 +104,8 @@ def host(bench: Bench) -> Result:
         "Host time of packets for CUDA devices",
         f"""{bench.in_words(sets)}. One thread takes packets, one after the other, through all stages of a matcher on a
         CUDA device. Its driver does nothing: kernels, copies and allocations take no time, and there are no answers,
-        so that what is measured is the Python and the copies within host memory that each packet takes. With a
-        device there come beside it what Numba takes to launch a kernel, and the copies of answers.""",
+        so that only the Python code and the copies within host memory of each packet are measured. With a
+        device, Numba's launch of each kernel and the copies of answers are added.""",
         packets=PACKETS,
     )
     a_packet = result.panel("a packet", "queries of a packet", "µs", "lines")

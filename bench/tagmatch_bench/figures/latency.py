@@ -23,7 +23,7 @@ TIMEOUTS = (0.0, 0.001, 0.01, 0.1, None)
 _PAPER_TIMEOUTS = (0.0, 0.001, 0.01, 0.1, 0.2, 0.3, None)
 _DEFAULT_TIMEOUT = MatchOptions().flush_timeout
 
-#: Percent of capacity; where there is much room, no timeout shows
+#: Percent of capacity; far below it, no timeout has an effect
 _LOADS = (10, 25, 50, 75, 90, 100, 120)
 _FIG6_LOADS = (50, 80, 95)
 _HALF = 50
@@ -133,7 +133,7 @@ def _in_words(timeout: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Rounds:
-    """What came of rounds at one load: samples of the throughput and of each quantile, and all that were rejected."""
+    """Results of rounds at one load: samples of the throughput and of each quantile, and all rejected queries."""
 
     throughput: Samples
     milliseconds: dict[str, Samples]

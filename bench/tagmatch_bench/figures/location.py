@@ -35,7 +35,7 @@ from tagmatch_bench.systems.tagmatch_content import TagmatchContent
 
 @dataclass(frozen=True, slots=True)
 class LocationSizes:
-    """How large everything is, and what is wanted; see the command's help."""
+    """Sizes, and the parts to run; see the command's help."""
 
     filters: tuple[int, ...] = (100_000, 1_000_000)
     located: tuple[int, ...] = (250_000, 2_500_000)
@@ -52,7 +52,7 @@ def location(bench: Bench, sizes: LocationSizes) -> Result:
     result = bench.result(
         "location",
         "Areas and positions",
-        """All run on the CPU and on one thread, but for *CLCB* and what is named *GPU*, which is on a CUDA device.
+        """All run on the CPU and on one thread, except *CLCB* and the rows named *GPU*, which run on a CUDA device.
         Systems take turns, in calls with as many messages, or moves, as take about as long; all are asked for many
         at once, and those that Python asks for each message, or that a call is made for each, say so: *a call each*,
         *H3 cells in a dict*, and R\\*-tree's and Redis's moves. *tagmatch, areas* and *tagmatch, clients* are the
@@ -140,7 +140,7 @@ def live(bench: Bench, result: Result, filters: int) -> None:
         result.add(f"live, {filters:,} clients: {what} together", together, "a second", target if large else None)
         result.add(f"live, {filters:,} clients: {what} alone", found[what, ALONE], "a second")
         result.add(
-            f"live, {filters:,} clients: {what}, together beside alone", together.over(found[what, ALONE]), "times"
+            f"live, {filters:,} clients: {what}, together against alone", together.over(found[what, ALONE]), "times"
         )
 
 
@@ -186,7 +186,7 @@ def _measure(
 
 
 def _run(works: dict[str, Callable[[int], int]], done: dict[str, int], seconds: float) -> dict[str, float]:
-    """Have a thread for each work call it until time is over; things a second, while all of them worked."""
+    """Call each work in its own thread until time is over; returns things a second while all of them worked."""
     begin = threading.Barrier(len(works))
 
     def call(name: str) -> float:
@@ -204,21 +204,21 @@ def _run(works: dict[str, Callable[[int], int]], done: dict[str, int], seconds: 
 def _compare(
     result: Result, when: str, stored: pa.Table, sent: pa.Table, whole: TagmatchContent, x: Any, y: Any
 ) -> None:
-    """Compare answers with brute force, of clients that are where they are now."""
+    """Compare answers with brute force for the clients' current positions."""
     radius = stored["area"].combine_chunks().field("radius")
     area = pa.StructArray.from_arrays([pa.array(x), pa.array(y), radius], ["x", "y", "radius"])
     there = stored.set_column(stored.column_names.index("area"), "area", area)
     scenario = LocatedScenario(f"live, {when}", there, sent)
     given = whole.match_many(sent[: scenario.sample], unique=True)
-    add_answers(result, scenario, "tagmatch", whole, "beside brute force", given, scenario.right)
+    add_answers(result, scenario, "tagmatch", whole, "against brute force", given, scenario.right)
 
 
 _NONE_WRONG = Target(0, at_most=True, required=True)
-#: Pairs so near to the border are left out: by metres, or by the radius' share, whichever is more
+#: Pairs this near to the border are left out: metres, or a share of the radius; the greater one counts
 _METRES, _SHARE = 1e-6, 1e-9
 #: Radii: from a metre to all the globe
 _LEAST, _MOST = 1.0, np.pi * EARTH_METRES
-#: Pairs of a batch, of which each has a group of its own
+#: Pairs of a batch, each in its own group
 _BATCH = 100_000
 #: Of an index, areas for each place
 _AREAS = 2_000
@@ -269,7 +269,7 @@ def _anywhere(count: int, random: np.random.Generator) -> tuple[F64Array, F64Arr
 
 
 def _from(lon: F64Array, lat: F64Array, metres: F64Array, bearing: F64Array) -> tuple[F64Array, F64Array]:
-    """Where one comes to from places, so many metres in these directions."""
+    """Places at the given distances in metres and directions from other places."""
     angle, a = metres / EARTH_METRES, np.radians(lat)
     sine = np.clip(np.sin(a) * np.cos(angle) + np.cos(a) * np.sin(angle) * np.cos(bearing), -1, 1)
     b = np.arcsin(sine)
@@ -326,7 +326,7 @@ def _fixed(some: Pairs) -> BoolArray:
 
 
 def _of_clients(some: Pairs) -> BoolArray:
-    """By `ClientCells`: a client for each pair, in a group of its own."""
+    """By `ClientCells`: a client for each pair, in its own group."""
     count = len(some.lon)
     each = np.arange(count)
     cells = ClientCells(each, count, each, some.metres, (some.lon, some.lat), plane=False)
@@ -334,7 +334,7 @@ def _of_clients(some: Pairs) -> BoolArray:
 
 
 def _of_index(bench: Bench, count: int) -> Iterator[_Compared]:
-    """By an index of some areas, each of which is a pair with each of many places."""
+    """By an index of some areas, each paired with each of many places."""
     random = np.random.default_rng(bench.options.seed + 1)
     areas = min(_AREAS, count)
     places = -(-count // areas)

@@ -91,11 +91,11 @@ def alerts(filters: int, messages: int, seed: int, cities: Path | None) -> Locat
     return LocatedScenario("cities", made.subscriptions, made.messages.combine_chunks())
 
 
-#: What filters ask of a message beside its place
+#: Constraints of filters in addition to a place
 CONTENTS: tuple[ContentKind, ...] = ("constraints", "tags")
 assert set(CONTENTS) < set(get_args(ContentKind))
 
-#: Times as fast as CLCB, from so many filters on
+#: Times as fast as CLCB, from this number of filters on
 _AGAINST_CLCB, _FROM = Target(2000), 2_500_000
 #: Times as fast as on the CPU, from as many filters on
 _ON_A_GPU = Target(10)
@@ -191,7 +191,7 @@ def table2(bench: Bench, result: Result, filters: int) -> None:
 
 
 def _as_constraints(bench: Bench, result: Result, scenario: Scenario, *, own: bool) -> dict[str, Samples]:
-    """Time matchers of constraints; ours, too, where there are no areas."""
+    """Time matchers of constraints; ours too, if filters have no areas."""
     with ExitStack() as stack:
         builds: dict[str, Callable[[], Any]] = {
             name: partial(CONTENT[name], scenario.subscriptions, 1) for name in SEQUENTIAL
@@ -204,7 +204,7 @@ def _as_constraints(bench: Bench, result: Result, scenario: Scenario, *, own: bo
 
 
 def _update(bench: Bench, result: Result, scenario: LocatedScenario) -> None:
-    """Add what it takes to move one area: SFF is built anew, as in the paper; of ours, all filters of a client move."""
+    """Add the time of moving one area: SFF is built again, as in the paper; with ours, a client's filters move."""
     panel: Panel = result.panel("CLCB Table 2: update", "scenario", "ms a move")
     panel.published += published.CLCB_TABLE2_UPDATE
     with ExitStack() as stack:
@@ -222,7 +222,7 @@ def _update_systems(bench: Bench, result: Result, scenario: LocatedScenario, sta
     random = np.random.default_rng(bench.options.seed)
     works: dict[str, _Moves] = {}
     rows = random.permutation(len(scenario.subscriptions)).astype(np.uint32)
-    # A little more than twice as many, so that nobody goes where they are
+    # A little more than twice as many, so that no client moves to its own place
     x, y = random.random((2, 2 * _MOVED + 7919))
     for name, matcher in bench.build(result, others_built(scenario), stack, scenario.name).items():
         works[name] = _Moves(matcher.move, rows, x, y)
@@ -243,7 +243,7 @@ class _Moves:
         self.size = CallSize(most=len(whom))
 
     def __call__(self, count: int) -> None:
-        """Move so many, each once."""
+        """Move `count` clients, each once."""
         first, to = self._at % max(len(self._whom) - count, 1), self._at % (len(self._x) - count)
         self._at += count
         self._move(self._whom[first : first + count], self._x[to : to + count], self._y[to : to + count])

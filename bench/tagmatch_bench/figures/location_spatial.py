@@ -1,4 +1,4 @@
-"""Areas alone, beside libraries and databases; and CLCB's Figures 3 to 7, with content too."""
+"""Areas alone, compared with libraries and databases; and CLCB's Figures 3 to 7, with content too."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CLIENTS_END_TO_END = "tagmatch, clients, end to end"
 R_TREE, BOOST = "R*-tree", "R*-tree as Boost has it"
 
 COVERAGES = (1e-5, 1e-4, 1e-3)
-#: Parts of the square that a circle covers beside a grid: of a million, a place is in 1 to 100
+#: Share of the square that a circle covers in the comparison with a grid: of a million, a place is in 1 to 100
 _BESIDE_GRID = (1e-6, 1e-5, 1e-4)
-#: The coverage of which memory and build are shown
+#: The coverage whose memory and build are shown
 _DEFAULT_COVERAGE = 1e-4
 #: All systems: CLCB without content, too
 ALL = {**OWN_CIRCLES, **OWN_CIRCLES_GPU, **CIRCLES, **CIRCLES_GPU}
@@ -124,7 +124,7 @@ def _memory(result: Result, scenario: CircleScenario, systems: Mapping[str, Any]
 
 
 def _kernels(bench: Bench, scenario: CircleScenario, systems: Mapping[str, Any]) -> dict[str, Samples]:
-    """Microseconds a message of the kernels alone, of ours on a device."""
+    """Microseconds a message of our kernels alone on a device."""
     count = max(min(len(scenario.x), int(MOST_FOUND * scenario.sample / max(len(scenario.right.ids), 1))), 1)
     x, y = scenario.x[:count], scenario.y[:count]
     works = {name: partial(systems[name].kernel_seconds, x, y) for name in ON_GPU if name in systems}
@@ -167,7 +167,7 @@ _EACH = 10
 _SHARES = (0.01, 0.1, 1.0)
 _BESIDE_R_TREE = (WHOLE, MATCHING, CLCB_CPU, CLCB)
 _SUBSCRIPTIONS = "subscriptions"
-#: Parts of a message's time, of ours, and messages that they are measured on
+#: Parts of our time for a message, and messages that they are measured on
 _PARTS = ("contents", "areas", "keys")
 _PARTS_OF = 4096
 
@@ -233,7 +233,7 @@ def moves(bench: Bench, result: Result, filters: int) -> None:
 
 
 def parts(bench: Bench, result: Result, filters: int) -> None:
-    """Measure Figure 6: where a message's time goes, of CLCB on a CUDA device, and of ours."""
+    """Measure Figure 6: the parts of a message's time, for CLCB on a CUDA device and for ours."""
     options = bench.options
     for part, scenario_name in (("a", "clcb"), ("b", "every")):
         title = f"CLCB Figure 6 ({part})"
@@ -261,7 +261,7 @@ def _own_parts(
     count = len(scenario.messages)
     packets = system.prepare(scenario.messages)[:count]
     given = system.match_many(packets, unique=True)
-    add_answers(result, scenario, MATCHING, system, "beside brute force", given, scenario.right)
+    add_answers(result, scenario, MATCHING, system, "against brute force", given, scenario.right)
     rounds = []
     for _ in range(bench.options.rounds):
         taken = dict.fromkeys(_PARTS, 0.0)
@@ -286,7 +286,7 @@ def _parts_on_device(bench: Bench, result: Result, scenario: LocatedScenario) ->
         for system in bench.build(result, builds, stack, scenario.name).values():
             asked = system.prepare(sent)
             given = system.match_many(asked[: scenario.sample], unique=True)
-            add_answers(result, scenario, CLCB, system, "beside brute force", given, scenario.right)
+            add_answers(result, scenario, CLCB, system, "against brute force", given, scenario.right)
             return [system.seconds_of_parts(asked[:1000]) for _ in range(bench.options.rounds)]
     return []
 

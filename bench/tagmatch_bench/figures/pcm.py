@@ -24,7 +24,7 @@ from tagmatch_bench.systems.catalogue import CONTENT, CONTENT_GPU, CONTENT_ONE_B
 from tagmatch_bench.systems.matcher import Matcher
 from tagmatch_bench.systems.tagmatch_content import TagmatchContent
 
-#: The path of ours by which encoded events are matched sooner
+#: Our faster path for encoded events
 BEST_PATH = "tagmatch, best path, encoded"
 
 #: Ours is ahead of each published system
@@ -38,7 +38,7 @@ DEVICES = """SFF, BE-Tree and *OCM* run on one thread of the CPU; *OCM, sharing 
     between which *tagmatch* chooses for each; *best path* is the one that is sooner. *OCM, a call each* is called for
     every event, as *tagmatch* is, which gets a Python `dict` (`match_unique`). Each key comes once. All answers are
     compared with brute force and with OCM."""
-#: And of numbers beside them
+#: And of numbers besides them
 PUBLISHED = """*paper* are the numbers that it prints, most of them speed-ups, of a million constraints on hardware of
     {year}: six cores of an AMD Phenom II, an Nvidia GTX 460. The paper's values are means over ten seeds; here they are
     medians of calls on one seed."""
@@ -57,19 +57,19 @@ class Shown:
 
     @classmethod
     def of(cls, figure: Figure, times: Mapping[int, Sequence[Row]]) -> Shown:
-        """A figure with lines, beside the speed-ups that are published of it."""
+        """A figure with lines, and its published speed-ups."""
         title = f"{figure.paper} Figure {figure.number}"
         return cls(title, figure.axis, "lines", figure.log_x, times=times[figure.number])
 
 
-def beside(
+def compared(
     bench: Bench,
     result: Result,
     shown: Shown,
     scenarios: Iterable[tuple[str | float, Scenario]],
     pairs: Sequence[tuple[str, str]],
 ) -> dict[str | float, Measured]:
-    """Measure the latency of all systems in scenarios, and add what is shown to the result.
+    """Measure the latency of all systems in scenarios, and add the shown values to the result.
 
     That is a panel of microseconds an event, one of speed-ups, and a line for each system that ours is compared with;
     it has a target if the system is a published one. Another line compares these with ours on encoded events.
@@ -155,21 +155,21 @@ def pcm(
 def _table2(bench: Bench, result: Result, constraints: int) -> None:
     shown = Shown("PCM Table 2", "scenario", micros=published.PCM_TABLE2, times=published.PCM_TABLE2_TIMES)
     scenario = scenarios.pcm(constraints, bench.options.queries, bench.options.seed)
-    beside(bench, result, shown, [(DEFAULT, scenario)], _PAIRS)
+    compared(bench, result, shown, [(DEFAULT, scenario)], _PAIRS)
 
 
 def _figure(bench: Bench, result: Result, figure: Figure, constraints: int) -> None:
     places = figure.scenarios(constraints, bench.options.queries, bench.options.seed)
     of_pcm = figure.paper == "PCM"
     shown = Shown.of(figure, published.PCM_TIMES if of_pcm else published.CCM_TIMES)
-    measured = beside(bench, result, shown, places, _PAIRS if of_pcm else _CCM_PAIRS)
+    measured = compared(bench, result, shown, places, _PAIRS if of_pcm else _CCM_PAIRS)
     if not of_pcm and figure.number == 11:
         _selected(result, figure, measured)
 
 
 def _much(bench: Bench, result: Result, constraints: int) -> None:
     places = scenarios.much("PCM", constraints, bench.options.queries, bench.options.seed)
-    measured = beside(bench, result, Shown("scenarios that match much", "scenario"), places.items(), _PAIRS)
+    measured = compared(bench, result, Shown("scenarios that match much", "scenario"), places.items(), _PAIRS)
     for place, found in measured.items():
         result.add(f"{places[place].name}: keys of an answer", found.keys_per_message, "keys")
 
@@ -283,7 +283,7 @@ def ccm(bench: Bench, *, constraints: int = 1_000_000, parts: tuple[str, ...] = 
         strings, with =, !=, prefix and contains. {DEVICES.format(threads=options.threads)}
         {PUBLISHED.format(year=2011)} A speed-up
         "overcomes" the printed one in most figures. *Deployment* is building the structures of an Arrow table of
-        subscriptions, *size* what they take on host and device; of *tagmatch* with the stored rows, but for what gets
+        subscriptions, *size* their memory on host and device; with *tagmatch*'s stored rows, without the part that gets
         events encoded. *Ordered* by type, operator and value, as the paper tried, is not measured here. In Figure 5
         each part is waited for. In Figure 7 SFF is ahead with one or two constraints a filter in the paper, in Figure 8
         with less than 1,000 filters; the speed-up of Figure 10 is highest with 30 names, that of Figure 11 grows
@@ -306,7 +306,7 @@ def ccm(bench: Bench, *, constraints: int = 1_000_000, parts: tuple[str, ...] = 
 def _ccm_table2(bench: Bench, result: Result, constraints: int) -> None:
     places = scenarios.ccm_table2(constraints, bench.options.queries, bench.options.seed)
     shown = Shown("CCM Table 2", "scenario", micros=published.CCM_TABLE2, times=published.CCM_TABLE2_TIMES)
-    beside(bench, result, shown, places.items(), _CCM_PAIRS)
+    compared(bench, result, shown, places.items(), _CCM_PAIRS)
     _deployment(bench, result, places[DEFAULT])
 
 

@@ -112,10 +112,10 @@ def _timed(
         right = {form: ask(RAREST + form) for form in ("", _UNIQUE)}
         for form, keys in right.items():
             due = right_answers(sets, queries[:_CHECKED], unique=bool(form))
-            result.compare(f"{where}, beside brute force", RAREST + form, keys[: len(due)], due)
+            result.compare(f"{where}, against brute force", RAREST + form, keys[: len(due)], due)
         for name in works.keys() - {RAREST, RAREST + _UNIQUE}:
             given = ask(name)
-            result.compare(f"{where}, beside {RAREST}", name, given, right[""][: len(given)])
+            result.compare(f"{where}, against {RAREST}", name, given, right[""][: len(given)])
         result.add(f"{where}: keys of an answer", len(right.pop("").flatten()) / len(queries), "keys")
     with bench.doing(f"peers: matching, {where}"):
         seconds = {name: partial(seconds_of, work, process_time, at_least=_TURN_S) for name, work in works.items()}

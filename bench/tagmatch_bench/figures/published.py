@@ -14,7 +14,7 @@ PREFIX_TREE = "prefix tree"
 ICN = "ICN matcher"
 MONGODB = "MongoDB"
 
-#: Share of the full database that each column of Table 1 stands for; it prints 20M, 40M and 212M
+#: Share of the full database in each column of Table 1, which prints 20M, 40M and 212M
 TABLE1_SHARES = {"10 %": 0.1, "20 %": 0.2, "100 %": 1.0}
 
 
@@ -174,7 +174,7 @@ COVERAGES = (0.001, 0.01, 0.1, 1.0)
 #: Subscriptions at the end of the lines of Figures 3 to 6, each of 10 filters
 MOST_SUBSCRIPTIONS = 1e6
 
-#: Table 2. With location, CLCB's time is §5's, Limitation of content-based matching algorithms; without, there is none
+#: Table 2. With location, CLCB's time is of §5, Limitation of content-based matching algorithms; without, it has none
 CLCB_TABLE2 = rows_by_place(
     MILLIS,
     {
@@ -218,5 +218,5 @@ QOS_TABLE1: Mapping[int, tuple[float, float]] = {6_000: (0.034, 65.0), 60_000: (
 #: Figure 10, §6.4: the QoS-ignorant system "cannot reduce the failure rate under 5% with 7 cores"
 QOS_FIGURE10 = rows_by_place("% fail", {"QoS-ignorant, all, at least": {7.0: 5.0}})
 
-#: Figure 12, §6.5: "more than 10x throughput" than the QoS-ignorant system; of which number of cores, it does not say
+#: Figure 12, §6.5: "more than 10x throughput" than the QoS-ignorant system; the paper does not say with how many cores
 QOS_FIGURE12_AT_LEAST = 10.0

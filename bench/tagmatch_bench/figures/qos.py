@@ -1,4 +1,4 @@
-"""`tagmatch-bench qos`: what "Pub/Sub on Stream" measures, of whatever runs its scenarios, and in a simulator."""
+"""`tagmatch-bench qos`: the measurements of "Pub/Sub on Stream", for any system and for a simulator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LEAST = 1e-3
 class MostMessages:
     """Searches among rates, as factors of a scenario's.
 
-    It comes from above, as failures need not grow with the rate where messages are periodic: what is found is the most,
+    It comes from above, as failures need not grow with the rate if messages are periodic: the result is the most,
     though there may be lower rates at which more fail. Rates that were tried are not simulated again.
     """
 
@@ -92,7 +92,7 @@ class Runs(ABC):
 
     @abstractmethod
     def once(self, options: QosOptions, policy: str, seed: int) -> list[ChannelResult]:
-        """What becomes of the channels' messages."""
+        """The outcome of the channels' messages."""
 
     def all(self, options: QosOptions, policy: str) -> list[list[ChannelResult]]:
         """The same for each seed."""
@@ -204,7 +204,7 @@ def add_failures(panel: Panel, rows: Mapping[str, tuple[str, str | float]], runs
 
 
 def _figure12(runs: Runs, result: Result) -> None:
-    """Simulate the most messages a second of which less than 1 % fail: on each channel, and of all, as published."""
+    """Find the greatest rate at which less than 1 % of messages fail: on each channel, and of all, as published."""
     for arrivals, poisson in ARRIVALS.items():
         titles = {
             True: f"Figure 12, {arrivals}: under 1 % fail on each channel",
@@ -280,7 +280,7 @@ def qos(bench: Bench, *, messages: int = 20_000, seeds: int = 10, parts: tuple[s
         task of the message with the earliest deadline, and drops messages that are or would be late. *Periodic*
         messages come once a period from a random time on, as the paper's; *Poisson* are as many at random. Values are
         means of {seeds} seeds with about {messages:,} messages each. Of its lines the paper prints few
-        values; those stand beside.""",
+        values, which are shown too.""",
         messages=messages,
         seeds=seeds,
         parts=parts,
@@ -301,7 +301,7 @@ class Simulation(Runs):
         self.messages = 0
 
     def once(self, options: QosOptions, policy: str, seed: int) -> list[ChannelResult]:
-        """What becomes of the channels' messages."""
+        """The outcome of the channels' messages."""
         results = simulate(replace(options, messages=self._each, seed=seed), POLICIES[policy])
         self.messages += sum(each.offered for each in results)
         return results

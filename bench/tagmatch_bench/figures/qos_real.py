@@ -48,12 +48,12 @@ from tagmatch_bench.systems.tagmatch import Tagmatch
 
 _ORDERS: tuple[Order, ...] = get_args(Order)
 _COMPARED = (("edf", "dfgs"), ("fifo", "edf"), ("fifo", "dfgs"))
-#: What else than answered may become of queries
+#: Other outcomes of queries than an answer
 _UNANSWERED = ("refused", "deserted", "dropped", "cancelled", "failed")
 _POINTS = "percentage points"
 #: Calls that may wait at a time
 _CALLERS = 64
-#: Calls whose times are taken; this share of them take at most what is taken for the processing time. Of more, what
+#: Calls whose times are measured; this share of them take at most the assumed processing time. Of more, what
 #: else runs on the machine would be a part
 _CALLS_TIMED, _CALLS_AT_MOST = 40, 0.75
 
@@ -110,12 +110,12 @@ def pipeline(bench: Bench, result: Result, sizes: PipelineSizes) -> None:
 
 
 def _opened(sets: pa.Table, channels: Sequence[Channel], order: Order, threads: int = 1) -> TagMatch:
-    """An index with so many threads; another core should be left for those who ask."""
+    """An index with `threads` threads; leave another core for the callers."""
     return Tagmatch(sets, threads=threads, device="cpu", channels=channels, order=order).index
 
 
 def _calls(sets: pa.Table, queries: pa.ListArray, seconds: float) -> list[pa.ListArray]:
-    """The queries of a call, of each channel: so many that one of channel 1 takes about so long."""
+    """The queries of a call on each channel: as many as make a call of channel 1 take about `seconds`."""
     with _opened(sets, [], "fifo") as index:
         some = queries[: min(len(queries), 1000)]
         index.match_many(some)
@@ -142,7 +142,7 @@ def _own_times(sets: pa.Table, calls: Sequence[pa.ListArray]) -> QosOptions:
 
 
 def _ask_all(index: TagMatch, options: QosOptions, calls: Sequence[pa.ListArray]) -> list[ChannelResult]:
-    """Ask as a Poisson process, each call in a thread of its own, and count what becomes of all queries."""
+    """Ask as a Poisson process, each call in its own thread, and count the outcomes of all queries."""
     messages = arrivals(options.flows, options.messages / options.rate, options.seed, poisson=True)
     before = index.stats()["channels"]
     begun = time.perf_counter()
@@ -169,7 +169,7 @@ def _ask_all(index: TagMatch, options: QosOptions, calls: Sequence[pa.ListArray]
 
 
 def _counted(name: str, before: dict[str, Any], after: dict[str, Any]) -> ChannelResult:
-    """What became of a channel's queries in between."""
+    """The outcome of a channel's queries in between."""
     counts = {what: after[what] - before[what] for what in ("offered", "answered", "late", *_UNANSWERED)}
     dropped = sum(counts[what] for what in _UNANSWERED)
     return ChannelResult(name, counts["offered"], counts["answered"] - counts["late"], counts["late"], dropped, ())
@@ -183,17 +183,17 @@ _CORES = (1, 4, 7)
 _ON_THREADS = (IGNORANT, FIFO, BOTH, EDF)
 #: Different events of a channel
 _EVENTS = 256
-#: Messages whose times are taken; this share of them take at most what is taken for the processing time
+#: Messages whose times are measured; this share of them take at most the assumed processing time
 _SAMPLES, _AT_MOST = 300, 0.95
 _CHECKED = 20
-#: On threads, work is so many times as much, as threads take a while to wake
+#: Factor of the work on threads, which take a while to wake
 _STRETCH = 8
 _MICROSECONDS = Target(30, at_most=True)
 
 
 @dataclass(frozen=True, slots=True)
 class RealSizes:
-    """How much is run, and what is wanted; see the command's help."""
+    """Sizes, and the parts to run; see the command's help."""
 
     messages: int = 1_500
     seeds: int = 3
@@ -203,7 +203,7 @@ class RealSizes:
 
 
 def sizes_of(**given: Any) -> RealSizes:
-    """The sizes that options of the command give, of which those of the pipeline begin with its name."""
+    """The sizes that options of the command give; those of the pipeline begin with its name."""
     own = {name: given.pop(name) for name in ("messages", "seeds", "parts") if name in given}
     subscriptions = given.pop("subscriptions1"), given.pop("subscriptions2")
     pipeline = PipelineSizes(**{name.removeprefix("pipeline_"): value for name, value in given.items()})
@@ -221,7 +221,7 @@ def qos_real(bench: Bench, sizes: RealSizes) -> Result:
         orders that `TagMatch` has: *DFGS + Smart Dispatch* is `dfgs`, *EDF* is `edf`, *FIFO* is `fifo`, in which all
         workers take whole messages from one queue; *QoS-ignorant* has an order `fifo` for each worker, which get whole
         messages in turn. But for the panels of threads, CycloneDDS and `TagMatch`, **one thread does the work of all
-        workers**: each worker has a clock of its own, which goes on by the CPU time that the thread takes to take a
+        workers**: each worker has its own clock, which goes on by the CPU time that the thread takes to take a
         task and to do it, so that seven can be shown on a machine with fewer cores. To have messages wait counts for no
         worker, as in the paper, whose eighth core did that. Workers do not share caches and memory as seven cores
         would. Periods and deadlines are Table 2's in units of each channel's own processing time: what
@@ -253,8 +253,8 @@ def qos_real(bench: Bench, sizes: RealSizes) -> Result:
     }
     bench.do(works, sizes.parts, "qos-real: running")
     for policy, spent in real.spent.items():
-        beside = (spent.putting + spent.taking) / max(spent.messages, 1) * 1e6
-        result.add(f"{policy}: a message's CPU time beside matching", beside, "µs", _MICROSECONDS)
+        overhead = (spent.putting + spent.taking) / max(spent.messages, 1) * 1e6
+        result.add(f"{policy}: a message's CPU time without matching", overhead, "µs", _MICROSECONDS)
     result.add("messages offered, each of them answered or dropped", real.messages, "messages")
     return result
 
@@ -272,7 +272,7 @@ class Real(Runs):
         self.processing = [self._alone(channel) for channel in range(len(matchings))]
 
     def once(self, options: QosOptions, policy: str, seed: int) -> list[ChannelResult]:
-        """What becomes of the channels' messages, on virtual clocks."""
+        """The outcome of the channels' messages, on virtual clocks."""
         return self._run(options, policy, seed, run_virtual, 1)
 
     def all(self, options: QosOptions, policy: str) -> list[list[ChannelResult]]:
@@ -286,7 +286,7 @@ class Real(Runs):
         return in_own_times(options, self.processing).rate
 
     def on_threads(self, options: QosOptions, policy: str, seed: int) -> list[ChannelResult]:
-        """What becomes of the channels' messages on the wall clock, where all takes `_STRETCH` times as long."""
+        """The outcome of the channels' messages on the wall clock, with `_STRETCH` times the work."""
         return self._run(options, policy, seed, run_threads, _STRETCH)
 
     def on_dds(self, options: QosOptions, seed: int) -> list[ChannelResult]:
@@ -337,7 +337,7 @@ def _table1(result: Result, seed: int) -> None:
 
 
 def _threads(real: Real, result: Result) -> None:
-    """Table 2 with threads on the wall clock, beside the same on virtual clocks; two workers get twice the messages."""
+    """Table 2 with threads on the wall clock, and the same on virtual clocks; two workers get twice the messages."""
     for name, poisson in ARRIVALS.items():
         title = f"Table 2, all times × {_STRETCH}, threads on the wall clock, {name}"
         panel = result.panel(title, "workers", FAIL, log=False)
@@ -354,7 +354,7 @@ def _dds(real: Real, result: Result) -> None:
     """Table 2 with one thread that matches, which takes messages from CycloneDDS or from our order."""
     for name, poisson in ARRIVALS.items():
         options = replace(_TABLE2, poisson=poisson)
-        title = f"Table 2, all times × {_STRETCH}, one thread on the wall clock, beside CycloneDDS, {name}"
+        title = f"Table 2, all times × {_STRETCH}, one thread on the wall clock, and CycloneDDS, {name}"
         panel = result.panel(title, "channel", FAIL, log=False)
         try:
             of_dds = [real.on_dds(options, seed) for seed in real.seeds]

@@ -79,7 +79,7 @@ def _of_many_keys(bench: Bench) -> tuple[pa.Table, pa.Array]:
 
 
 def _in_turns(bench: Bench, works: Mapping[str, Callable[[], object]], *, swapped: bool = True) -> dict[str, Samples]:
-    for work in works.values():  # compiles, and makes what is made once
+    for work in works.values():  # compiles, and builds everything that is built once
         work()
     timed = {name: partial(seconds_of, work, process_time) for name, work in works.items()}
     return in_turns(timed, bench.options.rounds, swapped=swapped)

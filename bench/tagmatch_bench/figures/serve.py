@@ -28,7 +28,7 @@ IN_PROCESS, FLIGHT = "match_many in this process", "over Flight"
 BATCH = 1024
 #: Messages a second
 SINGLES = 100_000
-#: Clients of which each sends what the service can do
+#: Clients, each of which sends as much as the service can answer
 OVERLOAD = 10
 
 _SWITCH_S = 0.0005
@@ -42,7 +42,7 @@ def serve_figure(bench: Bench) -> Result:
     result = bench.result(
         "serve",
         "An index as a service over Arrow Flight",
-        f"""{bench.in_words(bench.sets())}, matched on the CPU. `tagmatch serve` is a process of its own on the same
+        f"""{bench.in_words(bench.sets())}, matched on the CPU. `tagmatch serve` runs in its own process on the same
         machine, whose cores it shares with its client, over loopback and without TLS. *Batches* of {BATCH:,} messages
         go over one stream, as many as it takes, while their answers come; in this process, `match_many` is called with
         the same batches, one after the other. *Single messages* are submitted by one thread to a `RemoteTagMatch`, with
@@ -50,7 +50,7 @@ def serve_figure(bench: Bench) -> Result:
         a message was due until the thread that submits finds its answer, for which it looks every 0.2 ms; and
         {SINGLES // 10:,} a second, alone and while another client adds {_CHANGES} sets, consolidates, removes them and
         consolidates, without a pause. In the *overload*, {OVERLOAD} clients send batches as fast as they go, each
-        as many as the service can answer: where it reads no more, they wait. Threads of the client ask for the
+        as many as the service can answer: if it reads no more, they wait. Threads of the client ask for the
         interpreter lock every {1000 * _SWITCH_S:g} ms, as those of the service do.""",
         batch=BATCH,
         overload=OVERLOAD,
@@ -109,7 +109,7 @@ def _batches(bench: Bench, result: Result, index: TagMatch, served: ServedIndex,
 
 
 def _streamed(connection: Connection, parts: list[pa.ListArray], count: int) -> list[pa.ListArray]:
-    """The answers to so many batches, which go over one stream while these come."""
+    """The answers to `count` batches, which go over one stream while answers come."""
     stream = connection.open_stream(TAGS_ONLY, {"command": "match", "plain": True, "coalesce": True})
 
     def write() -> None:
@@ -146,7 +146,7 @@ def _singles(bench: Bench, result: Result, tm: Any, queries: list[list[str]]) ->
 
 
 def _consolidating(bench: Bench, result: Result, served: ServedIndex, tm: Any, queries: list[list[str]]) -> None:
-    """Latency while another client changes the index again and again, beside that of the same load without."""
+    """Latency while another client changes the index again and again, and of the same load without that."""
 
     def change() -> None:
         with connect(served.url) as other:
@@ -174,13 +174,13 @@ def _consolidating(bench: Bench, result: Result, served: ServedIndex, tm: Any, q
     result.add(
         f"{what}, while another client consolidates {_CHANGES} changes again and again", Samples(tuple(changing)), "ms"
     )
-    result.add("consolidations meanwhile", sum(done), "calls")
+    result.add("consolidations during that", sum(done), "calls")
     ratio = Samples(tuple(changing)).ratios(Samples(tuple(quiet)))
     result.add("p99 while consolidating against quiet", ratio, "times", Target(2, at_most=True))
 
 
 def _overload(bench: Bench, result: Result, served: ServedIndex, queries: pa.ListArray) -> None:
-    """Have several clients send as fast as they can."""
+    """Let several clients send as fast as they can."""
     before, memory = served.counted(), served.most_memory
     parts = [queries.slice(first, BATCH) for first in range(0, len(queries), BATCH)]
     until, counts = time.perf_counter() + bench.options.seconds * OVERLOAD, []

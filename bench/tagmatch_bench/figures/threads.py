@@ -98,13 +98,13 @@ def threads(bench: Bench) -> Result:
         "threads",
         "Throughput against threads and callers",
         f"""{bench.in_words(bench.sets())}. {ON_CPU} First `match_many` with 1, 2, 4 ... threads, as Figure 5 of the
-        paper. Then, with {bench.options.threads}, what the pipeline costs: `match_many` beside the kernels that it
+        paper. Then, with {bench.options.threads}, the cost of the pipeline: `match_many` against the kernels that it
         calls, called by plain threads on packets of the same size. Then callers: {_IN_WORDS} Python threads, each of
         which calls `match` again and again and waits for the answer; they share the interpreter lock. So do those that
         ask a Python dict from each set's rarest tag to the sets. Last, one event loop gathers `amatch` of {_GATHERED:,}
         queries at a time, and then is asked at random times (Poisson), half as often, by a task for each query; latency
         runs from when a query was due. Targets are for small answers (`--keys 1`). Then single messages of the
-        workloads of PCM and CLCB, whose answers are small: `submit` and `amatch`, beside `match`, by one caller.""",
+        workloads of PCM and CLCB, whose answers are small: `submit` and `amatch`, against `match`, by one caller.""",
     )
     by_threads(bench, result, (RAREST, BALANCED), _MORE_THREADS)
     _beside_kernels(bench, result)
@@ -120,8 +120,8 @@ def _beside_kernels(bench: Bench, result: Result) -> None:
     systems: dict[str, Build] = {name: tagmatch(name) for name in OURS.values()}
     systems |= {name: System("tagmatch:Kernels", {"layout": layout}) for layout, name in kernels.items()}
     with bench.built(systems, workload.sets, result) as matchers:
-        rates = bench.throughput(result, "beside kernels", matchers, workload.sets, workload.queries)
-    panel = result.panel("match_many beside its kernels", "layout", "queries/s")
+        rates = bench.throughput(result, "against kernels", matchers, workload.sets, workload.queries)
+    panel = result.panel("match_many and its kernels", "layout", "queries/s")
     for layout, name in OURS.items():
         ours, alone = rates[name].queries, rates[kernels[layout]].queries
         panel.add("match_many", layout, ours)

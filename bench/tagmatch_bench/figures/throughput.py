@@ -33,7 +33,7 @@ from tagmatch_bench.systems.catalogue import (
 from tagmatch_bench.systems.tagmatch import build_index
 
 _QUERIES_A_SECOND = "queries/s"
-# Keys of a set, and the share of the full database, whose memory is enough for so many
+# Keys of a set, and the share of the full database whose memory is enough for them
 _KEYS = (1, 5, 50)
 _SHARE_WITH_KEYS = 0.05
 _ON_GPU = (RAREST_GPU, BALANCED_GPU, TAGMATCH_GPU)
@@ -153,7 +153,7 @@ def fig2(bench: Bench) -> Result:
         "fig2",
         "Figure 2: throughput for queries of different sizes",
         f"""`match-unique` on the full database ({bench.in_words(bench.sets())} here); queries are a stored set and 1 to
-        10 more tags, of which the workload proper has 2 to 4 (§4.3.1). {ON_BOTH} The paper prints no values.""",
+        10 more tags (2 to 4 in the workload proper, §4.3.1). {ON_BOTH} The paper prints no values.""",
     )
     result.answers, found = _by_query_size(bench)
     panel = result.panel("match-unique, input", "additional tags", _QUERIES_A_SECOND)
@@ -232,7 +232,7 @@ def fig7(bench: Bench) -> Result:
         f"""`MAX_P` of Algorithm 1 on the full database ({bench.in_words(bench.sets())} here). {ON_BOTH} The paper finds
         the best throughput at about 200,000 sets and more, where a GPU scans the partitions (§4.3.5). Here it matters
         less: a CPU skips blocks of a partition by the bits that their sets share, and a GPU gets partitions in runs
-        of up to 8,192 sets, which have masks of their own.""",
+        of up to 8,192 sets, each with its own mask.""",
     )
     workload = bench.workload(bench.sets())
     places = (
@@ -273,7 +273,7 @@ def layouts(bench: Bench) -> Result:
     result = bench.result(
         "layouts",
         "The two layouts",
-        f"""Not in the paper: its layout, `balanced`, beside `rarest`, which orders sets by their rarest tag. A build is
+        f"""Not in the paper: its layout, `balanced`, and `rarest`, which orders sets by their rarest tag. A build is
         `add_sets` and `consolidate` from Arrow columns. The largest has {bench.in_words(bench.sets())}. {ON_BOTH}""",
     )
     match = result.panel("match", "distinct sets", _QUERIES_A_SECOND)

@@ -1,4 +1,4 @@
-"""What carries messages from one publisher to one subscriber, beside servers that do only that."""
+"""Messages from one publisher to one subscriber, compared with servers that do only that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tagmatch_bench.harness.results import Result, Target
 from tagmatch_bench.systems.matcher import UnavailableError, needed
 from tagmatch_bench.systems.servers import MessageServer
 
-#: Bytes of a message, most messages of one measurement, and messages of a batch where there are batches
+#: Bytes of a message, most messages of one measurement, and messages of a batch, if messages go in batches
 PAYLOAD, MOST, BATCH = b"x" * 100, 50_000, 1_024
 _WAIT_S = 120.0
 
@@ -29,14 +29,14 @@ class Carrier(Protocol):
     """A way from a publisher to a subscriber, both in this process."""
 
     def carry(self, count: int) -> None:
-        """Send so many messages, and return when the subscriber has them all."""
+        """Send `count` messages, and return when the subscriber has them all."""
 
     def close(self) -> None:
         """End connections and the server."""
 
 
 class _Counted:
-    """How many messages have come, for who waits for some."""
+    """Counts the messages that have come, and can be waited for."""
 
     def __init__(self) -> None:
         self._changed, self._count = threading.Condition(), 0
@@ -48,7 +48,7 @@ class _Counted:
             self._changed.notify_all()
 
     def wait(self, count: int) -> None:
-        """Wait for so many, and begin anew; those that do not come are lost."""
+        """Wait for `count` messages, and begin again; those that do not come are lost."""
         with self._changed:
             self._changed.wait_for(lambda: self._count >= count, _WAIT_S)
             self.lost += max(count - self._count, 0)
@@ -61,7 +61,7 @@ def transport_figure(bench: Bench) -> Result:
         "transport",
         "Messages from one publisher to one subscriber",
         f"""Messages of {len(PAYLOAD)} bytes over loopback, without TLS, from one publisher to one subscriber, both of
-        them clients in Python in one process; each server is a process of its own on the same machine. Time counts
+        them clients in Python in one process; each server runs in its own process on the same machine. Time counts
         until the subscriber has all. `tagmatch serve` matches each message against one set, on the CPU, and its client
         publishes batches of {BATCH:,}; to Redis go pipelines of as many commands, to a stream. With nats-server
         (nats-py) and mosquitto (paho, QoS 1), messages go one by one, and their clients take most of the time.""",
@@ -110,7 +110,7 @@ class _Tagmatch:
             self._counted.add(pc.sum(pc.equal(lengths, len(PAYLOAD))).as_py())
 
     def carry(self, count: int) -> None:
-        # Each chunk is a batch of its own on the way
+        # Each chunk travels as its own batch
         sizes = [min(BATCH, count - begin) for begin in range(0, count, BATCH)]
         whole = pa.table({"tags": [["topic"]] * BATCH, "payload": [PAYLOAD] * BATCH})
         self._client.publish(pa.concat_tables([whole[:size] for size in sizes]))

@@ -1,4 +1,4 @@
-"""How systems on disk take changes: small and large ones, beside other work, what many cost queries, and opening."""
+"""Changes of systems on disk: small and large ones, with other work, their cost for queries, and opening."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _EVERY = 0.5
 _ADDS = Target(10_000)
 _UNSEEN = Target(1, at_most=True)
 
-#: Sets that are added in a change while queries are served, and as many removed; changes are so many a second at most
+#: Sets added by a change while queries are served, and as many removed; and the most changes a second
 _CHANGED, _MOST_CHANGES = 10, 100
 _P99 = Target(2, at_most=True)
 _QUIET, _CHANGING = "quiet", "while sets change"
@@ -59,7 +59,7 @@ def _rows_added(bench: Bench) -> int:
 
 
 def adds_one_by_one(bench: Bench, result: Result, stored: dict[str, Stored]) -> None:
-    """Have threads add sets one by one, while another one makes them visible where an addition does not."""
+    """Add sets one by one in threads, while another thread makes them visible if an addition does not."""
     panel = result.panel("sets added one by one", "threads", "sets/s")
     for name, each in stored.items():
         if name != TAGMATCH:
@@ -128,7 +128,7 @@ def while_serving(bench: Bench, result: Result, ours: Stored, queries: pa.ListAr
                 result.add(f"p99 at half of capacity, {name}", samples, "ms")
     result.add("p99 while sets change, of that when quiet", p99[_CHANGING].ratios(p99[_QUIET]), "times", _P99)
     result.add(
-        f"changes meanwhile, {_CHANGED} sets added and {_CHANGED} removed", changes / rounds / seconds, "a second"
+        f"changes during that, {_CHANGED} sets added and {_CHANGED} removed", changes / rounds / seconds, "a second"
     )
 
 
@@ -156,7 +156,7 @@ _SMALL, _AT_ONCE = "after small changes", "consolidated at once"
 
 
 def updates(bench: Bench, *, consolidates: int = 1000) -> Result:
-    """Measure changes, and queries beside and after them."""
+    """Measure changes, and queries during and after them."""
     spare = _spare_rows(bench, consolidates)
     sets = bench.workload(bench.sets() + spare)
     # Keys by which rows can be named
@@ -165,7 +165,7 @@ def updates(bench: Bench, *, consolidates: int = 1000) -> Result:
     result = bench.result(
         "updates",
         "Changes",
-        f"""{loaded:,} sets, each with a key of its own; then {_TEN} more, one percent exchanged, sets one by one, and
+        f"""{loaded:,} sets, each with its own key; then {_TEN} more, one percent exchanged, sets one by one, and
         what that does to queries. All systems keep them on disk, take the same ones in the same order, and show a
         change at once, `tagmatch` when it is consolidated. `tagmatch` has layout `rarest`, on the CPU. DuckDB has a
         table in a file, and a commit syncs its log. LanceDB syncs nothing: a crash of the machine may lose what it took
@@ -236,7 +236,7 @@ def _warm_up(stored: Stored, rows: int) -> None:
 
 
 def _move_on(stored: Collection[Stored]) -> None:
-    """Have all systems hold what those do that took the most changes."""
+    """Bring all systems to the contents of the one that took the most changes."""
     first, last = max(each.place for each in stored)
     for each in stored:
         each.move_to(first, last)
@@ -269,7 +269,7 @@ def _ten_sets(bench: Bench, result: Result, stored: dict[str, Stored], compare: 
 
 
 def _one_percent(bench: Bench, result: Result, stored: dict[str, Stored], folder: Path) -> None:
-    """Remove rows and add as many, one percent together, beside full builds of the same rows."""
+    """Remove rows and add as many, one percent together, and compare with full builds of the same rows."""
     half, build = _half_of_one_percent(bench), f"{TAGMATCH}: a full build"
     works: dict[str, Callable[[], float]] = {name: partial(each.change, half, half) for name, each in stored.items()}
     works[build] = partial(_full_build, stored[TAGMATCH], folder / "full")
@@ -283,7 +283,7 @@ def _one_percent(bench: Bench, result: Result, stored: dict[str, Stored], folder
 
 
 def _full_build(ours: Stored, path: Path) -> float:
-    """Build what is stored anew elsewhere, and remove it; returns the seconds that the build took."""
+    """Build the stored rows again elsewhere, and remove that; returns the seconds that the build took."""
     made: list[Stored] = []
     seconds = seconds_of(lambda: made.append(ours.elsewhere(path)))
     made[0].close()
@@ -294,7 +294,7 @@ def _full_build(ours: Stored, path: Path) -> float:
 def _many_small(
     bench: Bench, result: Result, ours: Stored, consolidates: int, queries: pa.ListArray, folder: Path
 ) -> None:
-    """Make many small changes; then queries, at once and when all is quiet, beside the same sets consolidated once."""
+    """Make many small changes; then queries, at once, when all is quiet, and with the same sets consolidated once."""
     with bench.doing("updates: all sets at once, for comparison"):
         at_once = ours.elsewhere(folder / "at once", more=_TEN * consolidates)
     with bench.doing(f"updates: {consolidates:,} small changes"):

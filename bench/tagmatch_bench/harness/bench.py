@@ -1,4 +1,4 @@
-"""What all experiments need: data at the asked scale, systems built from it, their throughput, and what is written."""
+"""What all experiments need: data at the asked scale, systems built from it, their throughput, and the results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MOST_KEYS = 1 << 28
 _FEWEST_CHECKED, _MOST_CHECKED = 25, 1000
 
 
-# Of the largest database that is partitioned where nobody says otherwise: at most, a core, and bytes of memory a set
+# Default size of the largest database that is partitioned: at most, a core, and bytes of memory a set
 _PARTITIONED, _PARTITIONED_BY_CORE, _PARTITIONED_BYTES = 16_000_000, 1_000_000, 4096
 
 
@@ -53,7 +53,7 @@ def usual_partitioned(threads: int) -> int:
 
 
 def usual_queries_in_batches() -> int:
-    """Return how many queries a call to CUDA devices has at most by default: so many that packets are full."""
+    """Return how many queries a call to CUDA devices has at most by default: enough for full packets."""
     try:
         devices()
     except DeviceError:
@@ -102,7 +102,7 @@ class Bench:
         self.workload = lru_cache(maxsize=8)(self._workload)
 
     def doing(self, what: str) -> contextlib.AbstractContextManager[object]:
-        """Show what is going on."""
+        """Show the current work."""
         return status(what, self._console)
 
     def result(self, name: str, title: str, about: str, **parameters: Any) -> Result:
@@ -111,7 +111,7 @@ class Bench:
         return Result(name, asdict(self.options) | given, title, " ".join(about.split()))
 
     def do(self, works: Mapping[str, Callable[[], object]], wanted: Iterable[str], what: str = "") -> None:
-        """Do those works that are wanted, in their own order; `what` says what is going on."""
+        """Do the wanted works, in their own order; `what` describes them."""
         chosen = set(wanted)
         for part, work in works.items():
             if part in chosen:
@@ -139,7 +139,7 @@ class Bench:
         return max(self.options.queries, self.options.queries_in_batches or 0)
 
     def wanted(self, systems: Iterable[str]) -> list[str]:
-        """Leave out the systems that are to be skipped."""
+        """Leave out the skipped systems."""
         return [name for name in systems if name not in self.options.skip]
 
     @contextlib.contextmanager
@@ -173,7 +173,7 @@ class Bench:
     def rates(
         self, what: str, works: Mapping[str, Callable[[int], object]], items: int, sizes: Mapping[str, CallSize] = {}
     ) -> dict[str, Samples]:
-        """Items a second of each work, in turns, in calls with up to so many items."""
+        """Items a second of each work, in turns, in calls with up to `items` items."""
         with self.doing(what):
             return rates(works, items, rounds=self.options.rounds, seconds=self.options.seconds, sizes=sizes)
 
@@ -225,7 +225,7 @@ def _checked(timed: int, queries: int) -> int:
 
 
 def _call_size(matcher: Matcher[Any], ask: Callable[[int], Any]) -> CallSize:
-    """Return how many queries a call should have: so many that batches are full, if their answers are not too large."""
+    """Return how many queries a call should have: enough for full batches, if their answers are not too large."""
     size = call_size_of(matcher)
     if size is None:
         return CallSize()

@@ -19,7 +19,7 @@ from tagmatch_bench.systems.circles import Circles, Found
 from tagmatch_bench.systems.matcher import CallSize
 
 #: What is asked for all messages that were timed, if it is there: sooner than others that were written elsewhere
-_BESIDE = ("Shapely STRtree", "R*-tree")
+_REFERENCES = ("Shapely STRtree", "R*-tree")
 #: Pairs of a circle and a point that brute force compares, about, and points at least and at most
 _COMPARED, _FEWEST, _MOST = 1e9, 20, 1000
 #: After moves, a part of them
@@ -77,7 +77,7 @@ def circles_with(circles: Circles, x: F64Array, y: F64Array) -> Found:
 
 
 def asking(system: Any, scenario: CircleScenario) -> Callable[[int], Any]:
-    """What asks a system for the first points, in the form that it takes; the dual, where it has nothing else."""
+    """A call that asks a system for the first points in its own form; the dual, if it has nothing else."""
     x, y = scenario.x, scenario.y
     if hasattr(system, "match_many"):
         table = system.prepare(x, y)
@@ -90,7 +90,7 @@ def asking(system: Any, scenario: CircleScenario) -> Callable[[int], Any]:
 
 
 class Moving:
-    """Moves of a system, a call after the other, each of circles that come next; knows where all circles are."""
+    """Moves of a system, one call after the other, each of the next circles; knows where all circles are."""
 
     def __init__(self, system: Any, scenario: CircleScenario) -> None:
         self._system, self._scenario = system, scenario
@@ -98,7 +98,7 @@ class Moving:
         self._done: list[slice] = []
 
     def __call__(self, count: int) -> None:
-        """Move so many circles."""
+        """Move `count` circles."""
         scenario = self._scenario
         if self._at + count > len(scenario.ids):
             self._at = 0
@@ -135,14 +135,14 @@ def time_messages(
 def _compare_all(
     result: Result, scenario: CircleScenario, works: Mapping[str, Callable[[int], Any]], timed: Mapping[str, int]
 ) -> None:
-    beside = next((name for name in _BESIDE if name in works), None)
-    others = None if beside is None else found_in(works[beside](max(timed.values())))
+    reference = next((name for name in _REFERENCES if name in works), None)
+    others = None if reference is None else found_in(works[reference](max(timed.values())))
     for name, work in works.items():
         given = found_in(work(max(min(scenario.sample, len(scenario.x)), timed[name])))
         compare = partial(_compare, result, scenario, scenario.circles, name, given)
-        compare(f"{scenario.name}, beside brute force", scenario.right)
-        if others is not None and name != beside:
-            compare(f"{scenario.name}, beside {beside}", others)
+        compare(f"{scenario.name}, against brute force", scenario.right)
+        if others is not None and name != reference:
+            compare(f"{scenario.name}, against {reference}", others)
 
 
 def time_moves(
@@ -160,12 +160,12 @@ def time_moves(
             circles = mover.circles()
             right = circles_with(circles, scenario.x[:asked], scenario.y[:asked])
             given = found_in(asking(systems[name], scenario)(asked))
-            _compare(result, scenario, circles, name, given, f"{scenario.name}, moved, beside brute force", right)
+            _compare(result, scenario, circles, name, given, f"{scenario.name}, moved, against brute force", right)
     return {name: each.per(1e6) for name, each in found.items()}
 
 
 def found_in(answers: Any) -> Found:
-    """What a system gave, whichever form it has."""
+    """A system's answers, in any form."""
     found: Found = Found.of(answers) if isinstance(answers, pa.Array) else answers
     return found
 

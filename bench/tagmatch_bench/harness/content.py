@@ -61,8 +61,8 @@ class Compared(Protocol):
         """How many messages brute force answers."""
 
     @property
-    def beside(self) -> tuple[str, int]:
-        """A system that others are compared with on what was timed, and on how many times what it answers itself."""
+    def reference(self) -> tuple[str, int]:
+        """The system that others are compared with, and how many times its own number of messages they answer."""
 
     def asked_of(self, system: Any) -> pa.Table:
         """The messages as a system takes them."""
@@ -78,11 +78,11 @@ class Scenario:
     name: str
     subscriptions: pa.Table  # columns `key` and `constraints`, as the compared systems take them
     messages: pa.Table  # a column for each attribute
-    # the same as `TagMatch` takes them, where they say more: with long texts, several values, or tags
+    # the same as `TagMatch` takes them, if they say more: with long texts, several values, or tags
     own_subscriptions: pa.Table | None = None
     own_messages: pa.Table | None = None
 
-    beside = OCM, 5
+    reference = OCM, 5
 
     @property
     def stored(self) -> pa.Table:
@@ -167,14 +167,14 @@ def _compare(
     items: Mapping[str, int],
 ) -> float:
     """Compare answers with brute force, and all that were timed with one system's; returns the keys of an answer."""
-    messages, (other, more) = len(scenario.messages), scenario.beside
+    messages, (other, more) = len(scenario.messages), scenario.reference
     wanted = {name: max(scenario.sample, more * count if name == other else count) for name, count in items.items()}
     answers = {name: work(min(messages, wanted[name])) for name, work in works.items()}
     for name, given in answers.items():
         compare = partial(add_answers, result, scenario, name, systems[name])
-        compare("beside brute force", given, scenario.right)
+        compare("against brute force", given, scenario.right)
         if name != other and other in answers:
-            compare(f"beside {other}", given, answers[other])
+            compare(f"against {other}", given, answers[other])
     most = max(answers.values(), key=len)
     return count_keys(most) / max(len(most), 1)
 

@@ -110,7 +110,7 @@ def _generate(options: TwitterOptions, count: int, *, one_key: bool, threads: in
         fresh = _without_repeats(model.sets(users, users + more, threads=threads), threads)
         new = seen.add(_sums(fresh["tags"], threads), threads=threads)
         new_share = max(1, len(new)) / len(fresh)
-        if found + len(new) > count:  # what comes after the last set may be of one too many
+        if found + len(new) > count:  # the end may belong to one set too many
             fresh = fresh[: new[count - found]]
             new = new[: count - found]
         taken += _rows_of(fresh, new, threads) if one_key else [fresh]
@@ -163,7 +163,7 @@ def _place(tables: U64Array, numbers: U64Array, threads: int) -> BoolArray:
 
 @kernel
 def _add(numbers, places, table, new):
-    """Add numbers to a hash table whose free slots hold zero, which stands for no number of a set."""
+    """Add numbers to a hash table whose free slots hold zero, which is no set's number."""
     last_slot = np.uint64(len(table) - 1)
     for place in places:
         number = numbers[place]

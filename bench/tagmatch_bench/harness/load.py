@@ -34,7 +34,7 @@ _QUANTILES = {"median": 0.5, "p99": 0.99, "p99.9": 0.999, "maximum": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What came of queries."""
+    """The outcome of queries."""
 
     latency: F64Array  # of each query that was answered: seconds from when it was due until its future was done
     rejected: int  # queries that were refused as `Overloaded`
@@ -94,7 +94,7 @@ def serve_in_order(
 ) -> Served:
     """As `serve`, for futures that are done in the order in which they were submitted, with less work for each.
 
-    The thread that submits looks every `tick` seconds what is due and what is done, so that latencies are up to that
+    The thread that submits looks every `tick` seconds for due and finished queries, so that latencies are up to that
     much too long; no future has a callback, which would take the interpreter lock from those that answer.
     """
     done, times, source = np.full(len(due), np.nan), due.tolist(), iter(queries)
@@ -131,7 +131,7 @@ def serve_calls(match: Callable[[list[str]], object], queries: Iterable[list[str
 
 
 def serve_tasks(ask: Callable[[list[str]], Awaitable[object]], queries: Iterable[list[str]], due: F64Array) -> Served:
-    """As `serve`, but each query is asked by a task of its own of one event loop, which is begun when it is due."""
+    """As `serve`, but each query is asked by its own task of one event loop, which is begun when it is due."""
     done = np.full(len(due), np.nan)
     now = time.perf_counter
 
@@ -241,7 +241,7 @@ _SHORTEST_SLEEP = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What came of additions."""
+    """The outcome of additions."""
 
     rows: int
     seconds: float  # from the start until the last was added
@@ -256,7 +256,7 @@ class Added:
 
 @contextmanager
 def repeatedly(work: Callable[[], object], every: float) -> Iterator[list[Call]]:
-    """Have another thread call `work`, again and again until the block ends; gives the calls so far.
+    """Call `work` in another thread, again and again until the block ends; gives the calls so far.
 
     Calls begin `every` seconds after each other, or when the one before has ended, if that is later. What a call raises
     ends them, and is raised when the block ends.

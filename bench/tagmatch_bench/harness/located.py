@@ -51,7 +51,7 @@ class LocatedScenario:
     compared_subscriptions: pa.Table | None = None
     compared_messages: pa.Table | None = None
 
-    beside = WHOLE, 1
+    reference = WHOLE, 1
 
     @property
     def for_others(self) -> tuple[pa.Table, pa.Table]:

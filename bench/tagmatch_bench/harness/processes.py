@@ -1,4 +1,4 @@
-"""Processes of their own: memory of one, the peak of a build, and `tagmatch serve`."""
+"""Other processes: memory of one, the peak of a build, and `tagmatch serve`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def resident(field: Literal["VmRSS", "VmHWM"], pid: int | Literal["self"] = "sel
 
 
 def forget_peak(pid: int | Literal["self"] = "self") -> None:
-    """Have the kernel forget the peak so far; OSError: it cannot, or there is no such process."""
+    """Let the kernel forget the peak so far; OSError: it cannot, or there is no such process."""
     _of(pid, "clear_refs").write_text("5")
 
 

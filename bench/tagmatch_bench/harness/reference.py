@@ -75,7 +75,7 @@ def satisfied_rows(subscriptions: pa.Table, messages: pa.Table) -> list[I64Array
         for each in operators.unique().to_pylist()
     }
     places = {name: at for name, at in places.items() if len(at)}
-    # Of each text that is asked for: by its attribute, the operator and where it is
+    # Each text that is asked for: by its attribute, the operator and its place
     asked_of: dict[str, list[tuple[str, str, I64Array]]] = {}
     named = pa.table({"attr": names, "op": operators, "text": texts, "at": np.arange(len(flat))}).filter(
         texts.is_valid()

@@ -50,7 +50,7 @@ def _value_facts(row: Row) -> dict[str, Any]:
 
 
 def markdown(result: Result, images: str = "") -> str:
-    """Return a section with the plot, a table for each panel, and what is to be said of the answers."""
+    """Return a section with the plot, a table for each panel, and a remark on the answers."""
     parts = [f"## {result.title}"]
     if changed := result.circumstances["changed_files"]:
         commit = result.circumstances["commit"]

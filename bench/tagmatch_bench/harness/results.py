@@ -21,7 +21,7 @@ from tagmatch_bench.systems.matcher import lists_in, wrong_and_missing
 
 _PACKAGES = ("numpy", "numba", "pyarrow")
 
-# The checkout that this code is in, where it is in one, and of this what may change a number
+# The checkout that this code is in, if it is in one, and its files that may change a number
 _CHECKOUT = Path(__file__).parent
 _MEASURED = (":/", ":(top,exclude)docs", ":(top,exclude)tests", ":(top,exclude)examples", ":(top,exclude)*.md")
 
@@ -72,7 +72,7 @@ def commit() -> str | None:
 
 
 def changed_files() -> list[str]:
-    """Return the files that are not as they are in the commit, but for those that no benchmark runs."""
+    """Return the files that differ from the commit, except those that no benchmark runs."""
     found = _git("diff", "--name-only", "HEAD", "--", *_MEASURED)
     found += _git("ls-files", "--others", "--exclude-standard", "--full-name", "--", *_MEASURED)
     return found.splitlines()
@@ -89,7 +89,7 @@ def _git(*arguments: str) -> str:
         said = " ".join(str(getattr(error, "stderr", None) or error).split())
         raise TagMatchError(
             f"results would name no commit: in {_CHECKOUT}, `git {arguments[0]}` fails ({said}); "
-            "see that Git works there, or record results that name none with --allow-changes"
+            "make Git work there, or record results that name none with --allow-changes"
         ) from None
 
 
@@ -115,7 +115,7 @@ class Target:
 class Row:
     """One value."""
 
-    what: str  # a system, or what was measured
+    what: str  # a system, or the measured thing
     value: float
     unit: str
     target: Target | None = None
@@ -204,7 +204,7 @@ class Result:
     name: str  # as in the paper: `table1`, `fig2` ...; of others, that of the command
     parameters: dict[str, Any]
     title: str = ""
-    about: str = ""  # what is measured, and where it differs from the paper; Markdown
+    about: str = ""  # the measurement, and its differences from the paper; Markdown
     panels: list[Panel] = field(default_factory=list)
     answers: list[Answers] = field(default_factory=list)
     lines: list[Row] = field(default_factory=list)  # single values, some of them with targets

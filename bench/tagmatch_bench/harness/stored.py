@@ -37,10 +37,10 @@ class Stored:
         return self._first, self._last
 
     def next_rows(self, count: int) -> pa.Table:
-        """The rows that are to be added next."""
+        """The rows to add next."""
         found = self._rows[self._last : self._last + count]
         if len(found) < count:
-            raise ValueError(f"{self.name}: {count} rows are to be added; the workload has {len(found)} more")
+            raise ValueError(f"{self.name}: {count} rows are asked for; the workload has {len(found)} more")
         return found
 
     def newest(self, count: int) -> pa.ListArray:
@@ -68,11 +68,11 @@ class Stored:
         return seconds
 
     def move_to(self, first: int, last: int) -> None:
-        """Change what is stored to the rows of the table from one place to another; both are further on."""
+        """Change the stored rows to those of the table from one place to another; both are further on."""
         self.change(last - self._last, first - self._first)
 
     def count(self, added: int) -> None:
-        """Count the next rows as stored, which somebody else has added."""
+        """Count the next rows as stored, which another program has added."""
         self._last += added
 
     def open(self, open_at: Callable[[Path], OnDisk] | None = None) -> None:
@@ -117,7 +117,7 @@ def state_of(folder: Path) -> State:
     for path in folder.rglob("*"):
         try:
             facts = path.stat()
-        except FileNotFoundError:  # removed meanwhile
+        except FileNotFoundError:  # it has just been removed
             continue
         if path.is_file():
             found[path] = facts.st_ino, facts.st_size, facts.st_mtime_ns

@@ -132,7 +132,7 @@ def _count_for(work: Callable[[int], object], items: int, seconds: float, size: 
             break
         count = min(items, 4 * count)
     found = _wanted(count * seconds / elapsed, items, size)
-    # So many take memory of their own; and where small calls are not for a device, larger ones may be much faster
+    # More take their own memory; and if small calls do not use a device, larger ones may be much faster
     while found > count:
         count = found
         found = _wanted(count * seconds / _fastest(work, count), items, size)
@@ -144,6 +144,6 @@ def _fastest(work: Callable[[int], object], count: int) -> float:
 
 
 def _wanted(in_time: float, items: int, size: CallSize) -> int:
-    """How many items a call should have, where so many are worked on in the time that it should take."""
+    """How many items a call should have, if `in_time` items are done in the time that it should take."""
     wanted = int(max(in_time, min(_LONGER * in_time, size.full)))
     return min(items, max(1, wanted // size.whole) * size.whole)

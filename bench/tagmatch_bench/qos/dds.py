@@ -72,7 +72,7 @@ class Topics:
         self._waiting.wait(round(seconds * _SECOND))
 
     def taken(self) -> Iterator[int]:
-        """Take samples one by one, each of the first channel that has one, until there is none."""
+        """Take samples one by one, each of the first channel that has one, until no channel has one."""
         while True:
             samples = next((some for reader in self._readers if (some := reader.take(1))), None)
             if samples is None:

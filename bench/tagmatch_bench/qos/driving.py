@@ -22,7 +22,7 @@ from tagmatch_bench.qos.simulator import NANOSECONDS, Flow
 
 
 class InTurn(Order):
-    """Workers get messages in turn, round robin; each has an order of its own."""
+    """Workers get messages in turn, round robin; each has its own order."""
 
     by_thread = True
 
@@ -35,7 +35,7 @@ class InTurn(Order):
         return sum(map(len, self._orders))
 
     def put(self, entries: Sequence[Entry], now: float) -> str | None:
-        """Have a message wait for the worker whose turn it is."""
+        """Queue a message for the worker whose turn it is."""
         order = self._orders[self._next]
         self._next = (self._next + 1) % len(self._orders)
         return order.put(entries, now)
@@ -67,7 +67,7 @@ class Broker:
     one_line: bool = False
 
 
-#: By the names that the simulator has for them, and `FIFO`, where all workers take from one queue
+#: By the simulator's names, and `FIFO`, in which all workers take from one queue
 BROKERS: Mapping[str, Broker] = {
     "QoS-ignorant": Broker(partial(InTurn, ORDERS["fifo"]), whole=True),
     "FIFO": Broker(ORDERS["fifo"], whole=True),
@@ -95,7 +95,7 @@ class Channels:
 
 @dataclass(slots=True)
 class Spent:
-    """CPU time beside matching, in seconds: to have messages wait, and to take tasks and to learn from them."""
+    """CPU time without matching, in seconds: to queue messages, to take tasks and to learn from them."""
 
     putting: float = 0.0
     taking: float = 0.0
@@ -103,7 +103,7 @@ class Spent:
 
 
 class Driven:
-    """Messages, the order in which they wait, and what becomes of them."""
+    """Messages, the order in which they wait, and their outcome."""
 
     def __init__(self, messages: Messages, channels: Channels, broker: Broker, workers: int) -> None:
         self.workers = workers
@@ -127,7 +127,7 @@ class Driven:
         self.order = broker.order(classes, workers, _LIMIT)
 
     def put(self, number: int, now: float) -> None:
-        """Have a message wait, or drop it, if the order refuses it."""
+        """Queue a message, or drop it if the order refuses it."""
         entries = self.entries(number)
         if self.order.put(entries, now) is not None:
             self._drop(entries[0].work[0])
@@ -142,7 +142,7 @@ class Driven:
         return [Entry(of, since, due, units, (message, task), call=message) for task, units in tasks]
 
     def accept(self, turn: Turn) -> Entry | None:
-        """Note what the order gives up; returns the task that is to be done, if there is one."""
+        """Note the messages that the order gives up; returns the task to do, if the turn has one."""
         for entry in turn.dropped:
             self._drop(entry.work[0])
         return next((entry for entry in turn.entries if not entry.over), None)
@@ -167,10 +167,10 @@ class Driven:
 
 
 def run_virtual(driven: Driven) -> None:
-    """Have this thread do the work of all workers, each of which has a clock of its own.
+    """Do the work of all workers in this thread; each worker has its own clock.
 
-    A clock goes on by the CPU time that the thread needs to take a task, to do it and to learn from it. What it needs
-    to have messages wait counts for nobody: as in the paper (§6.1), there is one more core for that.
+    A clock goes on by the CPU time that the thread needs to take a task, to do it and to learn from it. The time
+    to queue messages counts for no worker: as in the paper (§6.1), there is one more core for that.
     """
     order, arrivals = driven.order, driven.arrivals
     busy: list[tuple[float, int, Entry | None]] = []
@@ -211,7 +211,7 @@ def run_virtual(driven: Driven) -> None:
                 if task == H_PHASE:
                     message.h_end = end
             idle.remove(worker)
-            # Ends at the same time are in the order of workers, of which each has one
+            # Ends at the same time are in the order of workers; each worker has one end
             heapq.heappush(busy, (end, worker, entry))
 
 
@@ -227,7 +227,7 @@ class _Shared:
 
 
 def run_threads(driven: Driven) -> None:
-    """Have as many threads as there are workers do the work, while this one hands in each message when it is due."""
+    """Do the work in one thread a worker, while this thread hands in each message when it is due."""
     begun = time.perf_counter()
     shared = _Shared(driven, lambda: time.perf_counter() - begun)
     threads = [
@@ -260,7 +260,7 @@ def numbers_when_due(arrivals: Sequence[float], clock: Callable[[], float]) -> I
 
 
 def _work(shared: _Shared, worker: int) -> None:
-    """Do tasks until there will be none."""
+    """Do tasks until the end."""
     try:
         while (entry := _next(shared, worker)) is not None:
             begun = shared.clock()

@@ -10,7 +10,7 @@ from tagmatch.model.arrays import I64Array
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.pipeline.run.orders import goes_behind
 
-#: What stands for a time where a message is never answered, and where a broker has lost it, which none may
+#: Times of a message that is never answered, and of one that a broker has lost, which none may
 DROPPED, LOST = -1, -2
 #: A message's `pace` if it takes as long as is expected
 EXACT = 1 << 16
@@ -30,7 +30,7 @@ class Work(NamedTuple):
     """What channels ask for, and their tasks, one channel's after the other.
 
     Channel `c` has tasks `first[c]` to `first[c + 1]`. Of a task, `channel` says whose it is, `alone` what it takes for
-    one message, `more` for each further message of a batch, `longest` what it may take for a batch, and `rest` what is
+    one message, `more` for each further message of a batch, `longest` the most time for a batch, and `rest` the time
     left from it on, for one message.
     """
 
@@ -177,7 +177,7 @@ class Queues(NamedTuple):
 
 @inlined
 def _run_until(now, core, messages, work, queues, ends):
-    """Have a core begin all tasks that it gets to."""
+    """Let a core begin all tasks that it gets to."""
     free, due, begun = queues.free[core], queues.due[core], 0
     while begun < queues.length[core] and free <= now:
         m, task = queues.message[core, begun], queues.task[core, begun]
@@ -196,7 +196,7 @@ def _run_until(now, core, messages, work, queues, ends):
 
 @inlined
 def _place(now, core, m, messages, work, queues, fine, keep_head):
-    """Algorithm 3: where in a core's queue a message's tasks go; -1 where they would be late."""
+    """Algorithm 3: where in a core's queue a message's tasks go; -1 if they would be late."""
     channel = messages.channel[m]
     block = work.rest[work.first[channel]]
     end = now if queues.free[core] <= now else max(now, queues.due[core])

@@ -30,13 +30,13 @@ _OF_ATTRIBUTE = np.bincount(np.arange(PREDICATES) % ATTRIBUTES)
 
 
 def subscriptions(count: int, seed: int) -> pa.Table:
-    """Draw subscriptions, each with a key of its own."""
+    """Draw subscriptions, each with its own key."""
     random = np.random.default_rng([seed, 0])
     attributes = random.integers(0, ATTRIBUTES, (count, OF_SUBSCRIPTION))
     while len(again := np.flatnonzero((np.diff(np.sort(attributes)) == 0).any(axis=1))):
         attributes[again] = random.integers(0, ATTRIBUTES, (len(again), OF_SUBSCRIPTION))
     operands = _operands(random, attributes)
-    # The operator is the predicate's, whoever has it
+    # The operator belongs to the predicate, not to a subscription
     of_predicate = np.random.default_rng(seed).integers(0, len(_OPERATORS), PREDICATES)
     operators = of_predicate[operands * ATTRIBUTES + attributes]
     constraints = pa.StructArray.from_arrays(
@@ -111,7 +111,7 @@ class Matching:
         return keys
 
     def tasks(self, times: Fraction, *, whole: bool) -> list[tuple[int, int]]:
-        """Return what is to be done for a message that takes so many times as long, and the work of each in units."""
+        """Return the tasks of a message that takes `times` as long, and the work of each in units."""
         h_phase = _units(self.h_seconds * _repeats(times))
         part = _units(self.part_seconds * times)
         if whole:
@@ -130,7 +130,7 @@ class Matching:
             message.found += self._sub_c_phase(message, part, times)
 
     def _sub_c_phase(self, message: Message, part: int, times: Fraction) -> int:
-        """Do so many times the work of a SubC phase; of a fraction, shares of it."""
+        """Do `times` the work of a SubC phase; of a fraction, shares of it."""
         assert message.bits is not None
         parts, found = self.parts * times.denominator, 0
         for number in range(times.numerator):
@@ -153,7 +153,7 @@ class Matching:
 
 
 def _repeats(times: Fraction) -> int:
-    """H phases of a message that takes so many times as long: whole ones, as it is no loop that could be shared out."""
+    """H phases of a message that takes `times` as long: whole ones, as it is no loop that could be shared out."""
     return max(1, round(times))
 
 

@@ -1,4 +1,4 @@
-"""Simulates a broker with some cores that gets messages of some channels, and counts what becomes of each message."""
+"""Simulates a broker with some cores that gets messages of some channels, and counts the outcome of each message."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Flow:
     processing: float  # seconds that a message takes on one core
     h_share: float = 0.0  # share of that time in the H phase; without one, 0
     parts: int = 1  # SubC phases, all as long, which share the rest
-    shared: float = 0.0  # share of the time that a batch takes once, whatever number of messages it has
+    shared: float = 0.0  # share of the time that a batch takes once, for any number of messages
 
     def __post_init__(self) -> None:
         if self.channel.deadline is None:
@@ -55,7 +55,7 @@ class Flow:
 
     @property
     def tasks(self) -> tuple[int, ...]:
-        """Nanoseconds of each task of a message: the H phase, where there is one, and each SubC phase."""
+        """Nanoseconds of each task of a message: the H phase, if it has one, and each SubC phase."""
         whole = max(1, round(self.processing * NANOSECONDS))
         first = round(whole * self.h_share)
         ends = [first + (whole - first) * part // self.parts for part in range(self.parts + 1)]
@@ -100,7 +100,7 @@ class QosOptions:
     parts2: int = number(10, 1, 1000, "SubC phases of channel 2 (chosen; each is then as long as two messages of 1).")
     shared: float = number(0.0, 0, 0.99, "Share of a task's time that a batch takes once (chosen; the paper has none).")
     error: float = number(
-        0.0, 0, 0.99, "How far a message's time may be from what is expected, as a share (paper §6.1: exact)."
+        0.0, 0, 0.99, "How far a message's time may be from the expected time, as a share (paper §6.1: exact)."
     )
 
     def __post_init__(self) -> None:
@@ -204,7 +204,7 @@ POLICIES: Mapping[str, Policy] = {
 
 @dataclass(frozen=True, slots=True)
 class ChannelResult:
-    """What became of a channel's messages."""
+    """The outcome of a channel's messages."""
 
     name: str
     offered: int  # messages that came; each of them is one of the other three. Dropped are deserted ones, too
@@ -253,12 +253,12 @@ def arrivals(flows: Sequence[Flow], seconds: float, seed: int, *, poisson: bool,
 
 
 def work_of(flows: Sequence[Flow], *, indivisible: bool = False) -> Work:
-    """Make tables of what channels ask for, of which a message is one task if it is `indivisible`."""
+    """Make tables of the channels' options; a message is one task if it is `indivisible`."""
     tasks = [(sum(flow.tasks),) if indivisible else flow.tasks for flow in flows]
     deadlines = _nanoseconds([flow.channel.due for flow in flows])
     # A message's tasks share out its latency budget
     longer = np.repeat([1 + flow.channel.budget / flow.processing for flow in flows], [*map(len, tasks)])
-    # No batch may take so long that a message of any channel that comes meanwhile is late
+    # No batch may take so long that a message of any channel that comes during it is late
     tightest = min(int(deadline) - sum(each) for deadline, each in zip(deadlines, tasks, strict=True))
     alone = np.array([task for each in tasks for task in each], np.int64)
     shares = np.repeat([1 - flow.shared for flow in flows], [*map(len, tasks)])
@@ -292,7 +292,7 @@ def run(messages: Messages, work: Work, cores: int, policy: Policy, ways: BoolAr
 
 
 def count_results(messages: Messages, flows: Sequence[Flow], ends: I64Array) -> list[ChannelResult]:
-    """Count what became of each channel's messages."""
+    """Count the outcomes of each channel's messages."""
     results = []
     for channel, flow in enumerate(flows):
         own = messages.channel == channel

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SETTINGS = {
-    "spark.driver.memory": "4g",  # in local mode the driver's is all that there is
+    "spark.driver.memory": "4g",  # in local mode there is only the driver's
     # These two as docs/spark.md has them
     "spark.python.daemon.module": "tagmatch.spark.daemon",
     "spark.shuffle.sort.bypassMergeThreshold": "0",

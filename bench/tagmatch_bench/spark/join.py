@@ -33,7 +33,7 @@ EXPLODE, CROSS = "SQL: explode, join, count", "SQL: cross join, array_except"
 _SHIP = Target(50_000)
 _SHUFFLE_AGAINST_SQL = Target(20)
 
-# Queries that plain SQL gets, which takes some seconds for them where there are a million sets
+# Queries that plain SQL gets, which takes some seconds for them with a million sets
 _MOST_QUERIES = {EXPLODE: 256, CROSS: 16}
 
 # Few enough that the cross join can be asked for all pairs
@@ -43,7 +43,7 @@ _COUNTED_QUERIES = 1_000
 
 
 def join(bench: Bench, spark: SparkSession) -> Result:
-    """Queries a second of the join, from Parquet files to rows that nobody keeps."""
+    """Queries a second of the join, from Parquet files to rows that are not kept."""
     sets = bench.sets()
     result = bench.result(
         "spark-join",
@@ -128,7 +128,7 @@ class Joins:
         return cls(spark, folder, folder / "index", sets, workload.queries)
 
     def first(self, count: int) -> DataFrame:
-        """The first queries, in files of their own, of whose size Spark knows when it plans: columns `id`, `tags`."""
+        """The first queries, in their own files, whose size Spark knows when it plans: columns `id`, `tags`."""
         folder = self.folder / f"queries-{count}"
         if not folder.exists():
             write_parquet(pa.table({"id": np.arange(count), "tags": self.queries.slice(0, count)}), folder)
@@ -165,7 +165,7 @@ class Joins:
 
 
 def run(frame: DataFrame) -> None:
-    """Make all rows of a DataFrame, which nobody keeps."""
+    """Make all rows of a DataFrame, which are not kept."""
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -178,7 +178,7 @@ def _plan(frame: DataFrame) -> str:
 _SHARED, _EVERYWHERE = "a shared tag", "a tag of all queries"
 _LONG_SET = 10_000
 
-# One of so many sets is long, or has the tag that all queries have
+# One of this many sets is long, or has the tag that all queries have
 _SETS_TO_A_LONG_ONE, _SETS_TO_ONE_WITH_THE_TAG = 20_000, 100
 _SKEWED_SETS, _SKEWED_QUERIES = 20_000, 200
 
@@ -217,7 +217,7 @@ INPUTS: dict[str, Callable[[Workload], Workload]] = {
 
 
 def skew(bench: Bench, spark: SparkSession) -> Result:
-    """Times of the job and rates of the join for inputs with skew, beside those of the workload without."""
+    """Times of the job and rates of the join for inputs with skew, and for the workload without."""
     sets, options = bench.sets(), bench.options
     result = bench.result(
         "spark-skew",
@@ -272,7 +272,7 @@ def _lists(lists: pa.Array | pa.ChunkedArray) -> pa.ListArray:
 
 
 def _more(lists: pa.ListArray, which: BoolArray, tag: str) -> pa.ListArray:
-    """Lists of strings, of which some have one more."""
+    """Lists of strings, some with one more."""
     offsets = lists.offsets.to_numpy()
     values = pa.concat_arrays([lists.values, pa.array([tag])])
     places = np.insert(np.arange(offsets[0], offsets[-1]), (offsets[1:] - offsets[0])[which], len(lists.values))

@@ -1,4 +1,4 @@
-"""How long the offline job takes on Spark and what it uses, beside the local partitioner on the same files."""
+"""Time and memory of the offline job on Spark, compared with the local partitioner on the same files."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def usage_of(spark: SparkSession, work: Callable[[], object]) -> Usage:
 
 
 def add_usage(result: Result, what: str, usage: Usage, sets: int) -> None:
-    """Have a result say what partitioning so many sets used."""
+    """Add to a result what partitioning `sets` sets used."""
     result.add(f"{what}: time of all tasks, a set", usage.task_seconds / sets * 1e6, "µs")
     result.add(f"{what}: longest stage of one task", usage.longest_alone, "s")
     result.add(f"{what}: shuffled, a set", usage.shuffled / sets, "bytes")
@@ -104,7 +104,7 @@ def add_usage(result: Result, what: str, usage: Usage, sets: int) -> None:
 
 
 def add_a_billion(result: Result, what: str, usage: Usage, index: Path, sets: int) -> None:
-    """Have a result say what a billion sets would need at the rate of so many, whose index is in a folder."""
+    """Add to a result what a billion sets would need at the rate of the given ones, whose index is in a folder."""
     saved = sum(file.stat().st_size for file in index.rglob("*") if file.is_file())
     times = _BILLION / sets
     result.add(f"{what}: a billion sets at this rate, time of all tasks", usage.task_seconds * times / 3600, "hours")

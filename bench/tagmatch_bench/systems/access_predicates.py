@@ -65,7 +65,7 @@ class AccessPredicates(ContentMatcher):
     holds for the smallest share of the operands of its attribute; its others are tested in that order. The cluster bit
     vector is in random order, so that SubC phases, which have as many filters as each other, take about as long.
     Simplified: tables are in the order of their operands, so that those that hold are found by a binary search, where
-    Algorithm 1 evaluates all; only texts that are to be contained are evaluated. A bit is a byte, which takes less time
+    Algorithm 1 evaluates all; only texts of `contains` are evaluated. A bit is a byte, which takes less time
     to set and to test. An interval is two predicates. An access predicate is always a single one, as "Pub/Sub on
     Stream" has it; Fabret's may be several together.
     """  # noqa: E501

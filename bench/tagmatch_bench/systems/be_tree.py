@@ -83,11 +83,11 @@ def _cut(order, begin, end, side, scratch):
 
 @kernel
 def grow(filters, most, order):
-    """Build the tree of filters, at most so many a leaf; `order` becomes that of leaves. Rows of nodes and entries."""
+    """Build the tree of filters, at most `most` a leaf; `order` becomes that of leaves. Rows of nodes and entries."""
     tops = filters.tops
     names = len(tops)
     nodes, entries = np.full((1024, 8), -1, np.int64), np.full((1024, 2), -1, np.int64)
-    # What is to be cut: node, filters from and to, path, the c-directory's attribute, and its values there
+    # Nodes to cut: node, filters from and to, path, the c-directory's attribute, and its values there
     todo = np.full((1024, 7), -1, np.int64)
     # Attributes on the way from the root: each with the place of the one before
     paths = np.full((1024, 2), -1, np.int64)
@@ -185,11 +185,11 @@ class _Codes(NamedTuple):
 class _Tree(NamedTuple):
     """The tree, and the filters in the order of its leaves.
 
-    A node is the paper's c-node, with its leaf and its p-directory, and where it is in a c-directory, what is below it
+    A node is the paper's c-node, with its leaf and its p-directory, and if it is in a c-directory, the nodes below it
     there. Node `i` has the filters from `leaves[i]` to `leaves[i] + lengths[i]`; its p-directory has, from
     `firsts[i]` on, `counts[i]` attributes in `attributes`, ascending, with the root of each one's c-directory in
     `roots`. Values of the directory's attribute `about[i]` are in node `left[i]` up to code `middles[i]`, above it in
-    `right[i]`, which are -1 where there is no filter.
+    `right[i]`, which are -1 without a filter.
     The constraints of filter `i` are from `offsets[i]` to `offsets[i + 1]`: they are on attribute `on`, and hold for
     codes from `lows` to `highs`, if `operators` has UNEQUAL, for all others, and if it has CONTAINS, for texts that
     contain the operand whose code `lows` is. `unmarked` is not marked anywhere.

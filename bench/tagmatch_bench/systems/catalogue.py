@@ -43,7 +43,7 @@ CPU_ONLY = "CPU-only TagMatch (balanced, exact=False)"
 OURS_ON_GPU: Mapping[Layout, str] = {layout: f"{name}, GPU" for layout, name in OURS.items()}
 RAREST_GPU, BALANCED_GPU = OURS_ON_GPU["rarest"], OURS_ON_GPU["balanced"]
 TAGMATCH_GPU = "TagMatch (balanced, exact=False), GPU"
-#: What is to be said of our own where a reader may think of a GPU
+#: A remark on our own systems, in case a reader thinks of a GPU
 ON_CPU = '`tagmatch` and *CPU-only TagMatch* match on the CPU (`device="cpu"`).'
 ON_BOTH = f'{ON_CPU[:-1]}, those named *GPU* on CUDA devices (`device="cuda"`).'
 
@@ -97,7 +97,7 @@ CONTENT: Mapping[str, System] = {
     "OCM": System("ocm:Ocm"),
     "BE-Tree": System("be_tree:BeTree"),
 }
-#: The same, whose messages are matched in tasks, too, where they have deadlines (`tagmatch_bench.qos`)
+#: The same, whose messages are matched in tasks, too, if they have deadlines (`tagmatch_bench.qos`)
 CONTENT_PHASES: Mapping[str, System] = {"H and C phases": System("access_predicates:AccessPredicates")}
 #: The same with a message shared out to threads, as published, not messages
 CONTENT_SHARED: Mapping[str, System] = {

@@ -64,7 +64,7 @@ class DeviceMatcher(ContentMatcher):
 
     @abstractmethod
     def _begin_anew(self) -> None:
-        """Forget what the device has counted and marked, of which nothing is known."""
+        """Forget the device's counters and marks, whose state is unknown."""
 
     @contextmanager
     def _device_alone(self) -> Iterator[None]:
@@ -142,14 +142,14 @@ class Ccm(MarkingMatcher):
 
     The CPU makes table Input, a line for each row of constraints, as OCM would evaluate them: the row, and the
     attribute's value. On the device, a thread evaluates one constraint, and counts for its filter in one step. One
-    kernel has several messages, each with counters and marks of its own (§4.2). Copies and kernels are on one stream,
+    kernel has several messages, each with its own counters and marks (§4.2). Copies and kernels are on one stream,
     and the CPU waits once, for the marks, while the device goes on to clear them for the next messages by a kernel.
 
-    Counters are half-bytes of 32 bits, of which every message uses the next one: they are cleared for every eighth. The
-    paper leaves open what becomes of filters with more than 15 constraints. Here all counters then have 8 bits, of
+    Counters are half-bytes of 32 bits, and every message uses the next one: they are cleared for every eighth. The
+    paper does not treat filters with more than 15 constraints. Here all counters then have 8 bits, of
     which there are four in 32, or 16, or 32.
 
-    Simplified: Input is in global memory, not in constant memory, of which Numba only knows what is compiled in, and
+    Simplified: Input is in global memory, not in constant memory, in which Numba only puts compiled constants, and
     which would hold too few lines for several messages. A line has a row's number, not five pointers, and no type, as
     an attribute has one type. An attribute is a number in the tables' maps.
     """
@@ -174,7 +174,7 @@ class Ccm(MarkingMatcher):
         self._stage = 0
 
     def _cleared(self, unique: bool) -> Any:
-        """Return counters, and marks, of which none is set; all counters are cleared before the first stage."""
+        """Return counters, and marks that are not set; all counters are cleared before the first stage."""
         if unique not in self._outs:
             marks = self._marks[unique]
             marked = device_array(np.uint8, self._at_once * marks)
@@ -251,7 +251,7 @@ class _Tables2011(NamedTuple):
     always: U32Array
 
 
-#: What the device has of these tables beside the constraints
+#: The device's parts of these tables, without the constraints
 _Stored2011 = namedtuple("_Stored2011", "starts lengths sizes")
 
 
@@ -299,7 +299,7 @@ class Ccm2011(MarkingMatcher):
         return {name: getattr(tables, name) for name in (*_Stored2011._fields, "constraints")}
 
     def _begin_anew(self) -> None:
-        #: Counters and marks, of which the first are for the next message
+        #: Counters and marks; the first are for the next message
         self._outs: dict[bool, list[Any]] = {}
 
     def _cleared(self, unique: bool) -> list[Any]:

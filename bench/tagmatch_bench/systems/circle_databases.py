@@ -26,7 +26,7 @@ class DuckDBBounds(DuckDBTable):
     """DuckDB's join of points with a table of circles in memory, on bounds of their coordinates. Exact.
 
     Points of a call are joined at once. Without DuckDB's extension `spatial`, and so without its R-tree: package
-    registries have the extension for some versions of DuckDB only, each of which loads no other one.
+    registries have the extension for some versions of DuckDB only, and no version loads another one's.
     """
 
     def __init__(self, circles: Circles, *, threads: int = 1) -> None:
@@ -83,7 +83,7 @@ class PostGis(PostgresTable):
     """PostGIS's operator `&&` on the circles' boxes, by a GiST index, and the distance. Exact.
 
     Points of a call are joined with the table by one statement, and moves of a call are one, too; both are what a user
-    would write for many. Nothing is vacuumed meanwhile.
+    would write for many. Nothing is vacuumed during that.
     """
 
     def __init__(self, circles: Circles, *, threads: int = 1, server: PostgresServer | None = None) -> None:
@@ -119,7 +119,7 @@ def _sides(circles: Circles) -> list[F64Array]:
 
 
 def _add_postgis(connection: Any) -> None:
-    """Raise `UnavailableError` if there is none."""
+    """Raise `UnavailableError` without PostGIS."""
     import psycopg
 
     try:
@@ -131,7 +131,7 @@ def _add_postgis(connection: Any) -> None:
 
 #: Points of a pipeline, and places of a command
 _AT_ONCE, _ADDED = 100, 10_000
-#: Places are stored in 52 bits: they may be so far from where they are, in metres
+#: Places are stored in 52 bits: their error is at most this, in metres
 _ROUNDED = 1.0
 
 _numbers = count()
@@ -140,7 +140,7 @@ _numbers = count()
 class RedisGeo:
     """Redis's GEOSEARCH on the circles' centres: the dual only, as Redis has points, no areas. Exact.
 
-    The unit square is a degree wide on the sphere; what is found there is tested on the plane, in this process.
+    The unit square is a degree wide on the sphere; candidates are tested on the plane, in this process.
     Commands go through pipelines of a hundred. One thread, as Redis has.
     """
 

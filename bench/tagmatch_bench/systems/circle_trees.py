@@ -96,7 +96,7 @@ _LONGER = 2.0**-40
 class ScipyTree(Plain):
     """`scipy.spatial.cKDTree` of the circles' centres. Exact; takes no moves, and circles must have one radius.
 
-    Such a tree has points and finds those near a point. So circles are found where all have the same radius, and the
+    Such a tree has points and finds those near a point. So circles are found if all have the same radius, and the
     dual with any.
     """
 
@@ -150,7 +150,7 @@ class H3Cells(Plain):
     """What a Python user would write with `h3`: a dict from cells to sets of circles, by their centres. Exact.
 
     Cells are as large as the largest radius. A point is in one of them, and circles that may have it are in that one
-    and in rings around it. The unit square is a degree wide on the sphere, and what is found there is tested on the
+    and in rings around it. The unit square is a degree wide on the sphere, and candidates are tested on the
     plane. One by one, in Python.
     """
 
@@ -222,7 +222,7 @@ class ShapelyFilter(Plain):
 
     The tree has boxes of degrees around circles, two where a circle goes across the anti-meridian, and is asked for all
     messages of a call at once. Of each candidate, Python looks at the tags, at the constraints, and at the great-circle
-    distance by the haversine formula, in this order. Exact, but for what rounding does to distances.
+    distance by the haversine formula, in this order. Exact, except for the rounding of distances.
     """
 
     def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:  # noqa: ARG002

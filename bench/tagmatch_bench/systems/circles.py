@@ -1,7 +1,7 @@
 """What the systems that match areas share: circles on the plane as columns, what a system answers, and its last test.
 
 A circle has the points that are at most its radius from its centre, by double precision: `dx * dx + dy * dy <= r * r`.
-Its edge belongs to it. Systems find candidates in ways of their own, and, where these may be wrong, the last test is
+Its edge belongs to it. Systems find candidates in their own ways, and, if these may be wrong, the last test is
 the one here.
 """
 
@@ -50,7 +50,7 @@ class Circles:
 
     @classmethod
     def checked(cls, x: npt.ArrayLike, y: npt.ArrayLike, radius: npt.ArrayLike) -> Circles:
-        """Take three columns, of which each circle has a number; errors as for `of`."""
+        """Take three columns, each with a number a circle; errors as for `of`."""
         columns = [np.array(column, np.float64) for column in (x, y, radius)]
         if len({len(column) for column in columns}) > 1:
             raise ValueError(f"columns of circles have different lengths: {', '.join(str(len(c)) for c in columns)}")
@@ -64,7 +64,7 @@ class Circles:
         return len(self.x)
 
     def movable(self) -> Circles:
-        """The same, with centres of their own."""
+        """The same, with their own centres."""
         return Circles(self.x.copy(), self.y.copy(), self.radius)
 
     @property
@@ -102,7 +102,7 @@ class CircleSystem(Protocol):
         """Bytes of memory or disk that the circles take, `None` where that is unknown."""
 
     def close(self) -> None:
-        """Stop what was started and free what was taken."""
+        """Stop all threads and processes, and free all memory."""
 
 
 def boxes(x: F64Array, y: F64Array, radius: F64Array) -> tuple[F64Array, F64Array]:
@@ -113,7 +113,7 @@ def boxes(x: F64Array, y: F64Array, radius: F64Array) -> tuple[F64Array, F64Arra
 
 
 def lists_of(points: npt.NDArray[Any], ids: npt.NDArray[Any], count: int) -> Found:
-    """Sort pairs of a point and a circle by point, of which there are `count`."""
+    """Sort pairs of a point and a circle by point; there are `count` points."""
     order = np.argsort(points, kind="stable")
     return Found(offsets_of(np.bincount(points, minlength=count)), ids[order].astype(np.uint32))
 

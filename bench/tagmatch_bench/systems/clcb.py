@@ -104,7 +104,7 @@ class LocatedMessages(Messages):
 
 
 class LocatedMatcher(ContentMatcher):
-    """A matcher of filters with an area beside their constraints, and of messages with a position.
+    """A matcher of filters with an area and constraints, and of messages with a position.
 
     Subscriptions have a column `area`, a struct of `x`, `y` and `radius`, and messages `location`, of `x` and `y`.
     """
@@ -169,11 +169,11 @@ class _Space(NamedTuple):
 
 
 class Clcb(LocatedMatcher):
-    """CLCB: G. Cugola, A. Margara, Middleware 2012, §4, on the CPU. Exact, but for what single precision rounds.
+    """CLCB: G. Cugola, A. Margara, Middleware 2012, §4, on the CPU. Exact, except for the rounding of single precision.
 
     Kernels Loc, Cont and Zip are loops over what each has a CUDA thread for: filters, constraints on attributes that a
-    message has, and subscriptions. The paper has CLCB on CUDA only, as `clcb_cuda.py` has it, with what is said there;
-    here threads share out messages, each with counters and marks of its own. As a CPU counts in bytes where a filter
+    message has, and subscriptions. The paper has CLCB on CUDA only, as `clcb_cuda.py` has it, with the notes there;
+    here threads share out messages, each with its own counters and marks. As a CPU counts in bytes where a filter
     has fewer than 255 constraints, Loc sets all counters for each message, not once in four.
     """
 
@@ -200,7 +200,7 @@ def areas_alone(circles: Circles, *, threads: int = 1) -> AreasAlone:
 @kernel
 def _loc(missing, x, y, blooms, centres, squares, counts):
     """S1a and S1b: 1 for each filter whose names a message may all have, and whose area has it."""
-    # Without branches, and as a kernel of its own, so that it becomes vector instructions
+    # Without branches, and as its own kernel, so that it becomes vector instructions
     for i in range(len(counts)):
         across, up = x - centres[i, 0], y - centres[i, 1]
         counts[i] = (blooms[i] & missing == 0) & (across * across + up * up <= squares[i])
@@ -227,7 +227,7 @@ def _cont(attribute, value, tables, due, counts, marks, marked):
 
 @kernel
 def _zip(marked, subs):
-    """S2a: write what is marked, ascending, and clear it; returns how much that is."""
+    """S2a: write the marked numbers, ascending, and clear the marks; returns the count."""
     count = 0
     for i in range(len(marked)):
         if marked[i]:

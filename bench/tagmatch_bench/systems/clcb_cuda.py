@@ -39,17 +39,17 @@ _OF_HOST = ("lengths", "sizes")
 
 
 class ClcbCuda(LocatedMatcher, DeviceMatcher):
-    """CLCB: G. Cugola, A. Margara, Middleware 2012, §4. Exact, but for what single precision rounds.
+    """CLCB: G. Cugola, A. Margara, Middleware 2012, §4. Exact, except for the rounding of single precision.
 
     A message has three kernels, which with all copies are on one stream, and the CPU waits once. Loc has a thread for
     each filter: it compares the Bloom filters of names, then the distance from the area's centre, and sets the filter's
     counter. Cont has a thread for each constraint on an attribute of the message, which ends at once where Loc has
     ruled the filter out. Zip has a thread for each subscription, and makes a list of those that are marked. Counters
-    are bytes of 32 bits, of which each message uses the next one: every fourth message clears all (§4.3, Reducing
+    are bytes of 32 bits, and each message uses the next one: every fourth message clears all (§4.3, Reducing
     memory accesses). A move copies two floats to the device.
 
-    The paper leaves open how many answers are copied before their number is known: 4096 here, and where there are more,
-    the rest after that, for which the CPU waits once more. Nor does it say what becomes of filters without constraints,
+    The paper leaves open how many answers are copied before their number is known: 4096 here, and if there are more,
+    the rest after that, for which the CPU waits once more. Nor does it treat filters without constraints,
     which Loc marks here, or with more than 254, for which counters have 16 bits or 32.
 
     Simplified: the position and the Bloom filter of a message are arguments of Loc, not memory; an attribute is a
@@ -72,7 +72,7 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
     def _begin_anew(self) -> None:
         self._counts = device_array(np.uint32, len(self._tables.sizes))
         self._stage = 0
-        #: Marks, of which none is set, and as a list their number and what they are
+        #: Marks that are not set, and as a list their number and the marked ones
         self._lists: dict[bool, tuple[Any, Any]] = {}
 
     def _marked_and_found(self, unique: bool) -> tuple[Any, Any]:
@@ -167,7 +167,7 @@ def areas_alone(circles: Circles, *, threads: int = 1) -> AreasAlone:
 def _loc(count, input_bloom, place, areas, shift, counts, marks, found):
     """Algorithm 1, Loc: whether a filter may have its names in the message, and has it in its area."""
     i = cuda.grid(1)
-    if i == 0:  # also where there are no filters
+    if i == 0:  # also without filters
         found[0] = 0
     if i >= count:
         return
@@ -203,7 +203,7 @@ def _cont(rows, xs, stored, shift, ones, counts, marks):
 
 @kernel
 def _zip(count, marked, found):
-    """Algorithm 1, Zip: append what is marked to a list, whose first element is how many there are."""
+    """Algorithm 1, Zip: append the marked numbers to a list, whose first element is their count."""
     i = cuda.grid(1)
     if i >= count or marked[i] == 0:
         return

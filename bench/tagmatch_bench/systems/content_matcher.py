@@ -1,7 +1,7 @@
 """What the systems that match constraints on attributes share: filters and messages as columns, the keys of matches.
 
 They take a table of subscriptions with columns `key` and `constraints`, and messages with a column for each attribute,
-as `tagmatch.workloads.content` makes both. Values are int64, beside which there may be texts, or double. A text is a
+as `tagmatch.workloads.content` makes both. Values are int64, with or without texts, or double. A text is a
 number, its bytes in UTF-8, the first one highest, with zeros after the last: so texts with a beginning in common are an
 interval of numbers, and a text that is contained is found by shifts. Names are looked up, and texts become numbers,
 when messages are prepared.
@@ -118,7 +118,7 @@ class Filters:
     filters: U32Array  # of each constraint: its filter, ascending
     attributes: U32Array  # and its attribute's place in `names`
     operators: U8Array
-    # operands; `uppers` is without meaning but for BETWEEN, and for CONTAINS, which has `needles` here
+    # operands; `uppers` has a meaning for BETWEEN only, and for CONTAINS, which has `needles` here
     values: npt.NDArray[Any]
     uppers: npt.NDArray[Any]
 
@@ -165,7 +165,9 @@ def _compared(fields: Mapping[str, pa.Array], is_text: BoolArray) -> tuple[U8Arr
         values, uppers = _narrowed(*_numbers(operators, fields["value"], fields["upper"]))
         return operators, values, uppers
     if not pa.types.is_integer(fields["value"].type):
-        raise ValueError(f"texts cannot be compared beside numbers of type {fields['value'].type}, only beside int64")
+        raise ValueError(
+            f"texts cannot be compared together with numbers of type {fields['value'].type}, only with int64"
+        )
     operators = np.zeros(len(is_text), np.uint8)
     operands = np.zeros((2, len(is_text)), np.int64)
     of_numbers, *numbers = (fields[name].filter(pa.array(~is_text)) for name in ("op", "value", "upper"))
@@ -188,7 +190,7 @@ def _numbered(operators: pa.Array, known: Mapping[str, int]) -> U8Array:
     places = pc.index_in(operators, pa.array(known))
     if places.null_count:
         unknown = operators.filter(places.is_null())[0].as_py()
-        raise ValueError(f"operator {unknown!r} is none of {', '.join(known)}")
+        raise ValueError(f"operator {unknown!r} is not one of {', '.join(known)}")
     numbered: U8Array = np.array(list(known.values()), np.uint8)[places.to_numpy()]
     return numbered
 
@@ -208,7 +210,7 @@ def _operands(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def _narrowed(*columns: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
-    """Return integers as int32 where all fit, so that less memory is read."""
+    """Return integers as int32 if all fit, so that less memory is read."""
     limits = np.iinfo(np.int32)
     whole = all(np.issubdtype(column.dtype, np.integer) for column in columns)
     if whole and all(limits.min <= column.min(initial=0) and column.max(initial=0) <= limits.max for column in columns):
@@ -282,7 +284,7 @@ class ContentMatcher(Plain, ABC):
     """A matcher of filters with constraints on attributes; subclasses find the filters, this class looks up keys.
 
     A filter matches when all its constraints are satisfied, and a constraint only if the message has the attribute.
-    Several threads take messages in turn, each with memory of its own, but where a subclass says something else.
+    Several threads take messages in turn, each with its own memory, unless a subclass says something else.
     """
 
     def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:

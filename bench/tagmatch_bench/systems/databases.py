@@ -44,7 +44,7 @@ def from_signed(lists: Iterable[Iterable[int]], *, unique: bool) -> U64Array:
 
 
 class Sharded(Generic[Queries]):
-    """Stored sets dealt out over matchers of one kind, which all answer every query, each in a thread of its own."""
+    """Stored sets dealt out over matchers of one kind, which all answer every query, each in its own thread."""
 
     def __init__(self, build: Callable[[pa.Table], Matcher[Queries]], sets: pa.Table, shards: int) -> None:
         if shards < 1:
@@ -228,7 +228,7 @@ class MongoDB(Sharded[list[dict[str, Any]]]):
 
 
 class _Collection:
-    """A document for each distinct set on one server, in a database of its own that `close` drops.
+    """A document for each distinct set on one server, in its own database that `close` drops.
 
     As in the paper, the array of tags is indexed.
     """
@@ -300,7 +300,7 @@ class ClickHouseScan:
 
     One statement for each query: that answers more queries a second than a join of a batch with the stored sets,
     for which `hasAll` cannot prepare a query once. All sessions of `chdb` in a process share one database, so
-    each matcher has a table of a name of its own.
+    each matcher's table has its own name.
     """
 
     exact = True

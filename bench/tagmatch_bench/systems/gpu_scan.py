@@ -156,7 +156,7 @@ class ScannedPacket:
     counts: Any = None  # pairs of each batch
 
     def subset_match(self) -> None:
-        """Have (query, row) pairs found, which stay in device memory; once more, if there was too little room."""
+        """Find (query, row) pairs, which stay in device memory; once more, if there was too little room."""
         scan, workspace = self.scan, self.workspace
         batches = range(0, self.queries, scan.batch_size)
         launch = _scan[(*scan.grid, workspace.stream)]

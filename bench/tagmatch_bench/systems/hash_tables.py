@@ -209,7 +209,7 @@ def _match(query_offsets, query_tags, longest, filter_words, slots, offsets, tag
     places = np.empty(longest + 1, np.int64)
     for query in range(len(ends) - 1):
         end = query_offsets[query + 1]
-        # Depth first: the subset is extended by the next tag or, where none is left or allowed, its last tag replaced.
+        # Depth first: the subset is extended by the next tag or, if no tag is left or allowed, its last tag replaced.
         at, size, set_hash = np.int64(query_offsets[query]), 0, _U(0)
         while True:
             word, bit = _filter_bit(set_hash, filter_words)

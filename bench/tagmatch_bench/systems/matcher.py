@@ -1,7 +1,7 @@
 """What every compared system looks like, and what they share: how answers are compared, and keys looked up.
 
 A matcher is built from a table with columns `tags` (list of string) and `key` (uint64); a set may occur with several
-keys, and a (set, key) pair more than once, which counts as once. It takes queries in a form of its own; `prepare`
+keys, and a (set, key) pair more than once, which counts as once. It takes queries in its own form; `prepare`
 converts an Arrow array of queries to it, so that benchmarks need not time that.
 """
 
@@ -58,7 +58,7 @@ class Matcher(Protocol[Queries]):
         """Bytes of memory or disk that the stored sets take, `None` where that is unknown."""
 
     def close(self) -> None:
-        """Stop what was started and free what was taken."""
+        """Stop all threads and processes, and free all memory."""
 
 
 class Plain:
@@ -82,8 +82,8 @@ class Plain:
 class CallSize:
     """How many queries a call should have."""
 
-    whole: int = 1  # a multiple of so many, which are whole batches for all that work at once
-    full: int = 1  # with so many, batches are as large as they can be
+    whole: int = 1  # a multiple of this, which makes whole batches for all that work at once
+    full: int = 1  # with this many, batches are as large as they can be
     most: int = 2**63 - 1  # not more
 
 
@@ -94,7 +94,7 @@ def call_size_of(matcher: object) -> CallSize | None:
 
 
 class UnavailableError(Exception):
-    """A system cannot run on this machine; says what is missing."""
+    """A system cannot run on this machine; names the missing part."""
 
 
 def answers_to_pylist(answers: Answers) -> list[list[int]]:
@@ -198,7 +198,7 @@ _MOST = 8
 
 
 def kept(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Have a function keep what it has made of its last few arguments, tables by identity."""
+    """Keep a function's results for its last few arguments, tables by identity."""
     found: OrderedDict[tuple[Any, ...], tuple[tuple[Any, ...], Made]] = OrderedDict()
 
     @wraps(make)

@@ -22,7 +22,7 @@ from tagmatch.model.parallel import join, start
 from tagmatch_bench.systems.content_matcher import ContentMatcher, Filters, Messages, holds, narrow_sizes
 
 #: Looks at the others before the processor is offered to other threads; to spin for long is of use only where every
-#: thread has a processor of its own
+#: thread has its own processor
 _SPINS = 2000
 _ARRIVED, _BROKEN = 0, 1
 
@@ -57,7 +57,7 @@ def _read(typing: Any, array: Any, place: Any) -> Any:  # noqa: ARG001
 _load: Any = intrinsic(_read)
 _add_in_one_step = _in_one_step("add")
 
-#: In a kernel, `exchange(array, place, value)`: in one step, whatever other threads do; returns what was there
+#: In a kernel, `exchange(array, place, value)`: in one step, with any other threads; returns the value before
 exchange = _in_one_step("xchg")
 
 
@@ -69,7 +69,7 @@ class Meeting:
         self._threads = threads
 
     def run(self, work: Callable[[int], None]) -> None:
-        """Have all threads do `work(0)`, `work(1)`, ... at the same time; raises the first error of one."""
+        """Run `work(0)`, `work(1)`, ... in threads at the same time; raises the first error of one."""
         # No thread is the caller's, which Ctrl-C may take away while others wait, nor one that all share
         errors: list[BaseException] = []
         all_there = threading.Barrier(self._threads)
@@ -113,7 +113,7 @@ def wait(state, due):
     return True
 
 
-#: Bits of a NameVector, of which the paper says that it is small
+#: Bits of a NameVector, which the paper calls small
 _VECTOR_BITS = 16
 
 _U = np.uint64
@@ -123,10 +123,10 @@ _BLOOM_SHIFT = _U(58)
 
 
 class Tables(NamedTuple):
-    """The paper's Filters tables, which have the filters of equal NameVectors, and what is known of all filters.
+    """The paper's Filters tables, which have the filters of equal NameVectors, and facts about all filters.
 
-    Table `t` has NameVector `vectors[t]`, and `table_of` that vector is `t`; it is -1 where there is none. It has a row
-    for each attribute that it has constraints on: `maps[t * n + attribute]`, of `n` attributes, -1 where it has none.
+    Table `t` has NameVector `vectors[t]`, and `table_of` that vector is `t`; it is -1 without a table. It has a row
+    for each attribute that it has constraints on: `maps[t * n + attribute]`, of `n` attributes, -1 if it has none.
     The constraints of row `i` are from `rows[i]` to `rows[i + 1]`: `operators`, `values`, `uppers`, `filters` and
     `blooms` have something of each. `always` are the filters without constraints.
     """
@@ -216,7 +216,7 @@ def select_tables(vector, tables, chosen):
 
 @inlined
 def find_row(tables, table, attribute):
-    """Return the row of a table with the constraints on an attribute, -1 if there is none."""
+    """Return the row of a table with the constraints on an attribute, -1 without any."""
     return np.int64(tables.maps[table * len(tables.name_blooms) + attribute])
 
 
@@ -247,7 +247,7 @@ def input_lines(offsets, attributes, values, tables, blooms):
 
 
 class _Shared(NamedTuple):
-    """What threads that share a message have together: counters of filters, marks of interfaces, where they meet."""
+    """The common state of threads that share a message: counters of filters, marks of interfaces, where they meet."""
 
     counts: npt.NDArray[Any]
     marked: U8Array
@@ -258,7 +258,7 @@ class Ocm(ContentMatcher):
     """OCM: A. Margara, G. Cugola, "High-Performance Publish-Subscribe Matching Using Parallel Hardware", §3. Exact.
 
     Filters are in tables by their NameVector, a bit for each attribute, modulo 16. A message's tables are those whose
-    NameVector its own contains; in each, the constraints on its attributes are evaluated, but for those of filters
+    NameVector its own contains; in each, the constraints on its attributes are evaluated, except those of filters
     whose 64-bit Bloom filter of attributes has a bit that the message's has not. Counters are cleared for each message,
     all at once.
 
@@ -299,7 +299,7 @@ class Ocm(ContentMatcher):
 
 @inlined
 def _add(found, used, interface, marked, unique):
-    """Write the interface of a filter that matches, with `unique` if no thread has; returns what is written to."""
+    """Write the interface of a filter that matches, with `unique` if no thread has; returns the array."""
     if unique and (marked[interface] or exchange(marked, interface, np.uint8(1))):
         return found, used
     if used == len(found):

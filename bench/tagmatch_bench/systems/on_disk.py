@@ -22,20 +22,20 @@ COLUMNS = ("tags", "key")
 class OnDisk(Matcher["pa.ListArray"], Protocol):
     """A matcher at a path, which it makes if nothing is there.
 
-    One thread changes it at a time, but for what `adder` returns.
+    One thread changes it at a time, except through `adder`.
     """
 
     # whether queries see a row as soon as an adder has returned; if not, `tend` makes them see it
     visible_at_once: bool
 
     def change(self, added: pa.Table, removed: pa.Table | None = None) -> None:
-        """Remove and add rows; when this returns, queries see that, and it is saved as the system saves by default."""
+        """Remove and add rows; at the end queries see the change, which is saved as the system does by default."""
 
     def adder(self) -> Callable[[list[str], int], object]:
         """Return what adds one row, for one of several threads."""
 
     def tend(self) -> None:
-        """Do what is to be done after many small additions; other threads may go on to add rows."""
+        """Tidy up after many small additions; other threads may go on to add rows."""
 
 
 TAGMATCH = "tagmatch"
@@ -70,7 +70,7 @@ class DuckDBTable(Plain):
 
     @contextmanager
     def _given(self, given: pa.Table) -> Iterator[Any]:
-        """Have the database know an Arrow table as `given` meanwhile."""
+        """Register an Arrow table as `given` inside this context."""
         self._database.register("given", given)
         try:
             yield self._database
@@ -153,7 +153,7 @@ class DuckDBFile(_DuckDB):
     """DuckDB's `list_has_all`, on a table in a file, which takes changes. Exact.
 
     Each change is a transaction, and its commit ends with a sync of the log, as is the default. A few rows come as
-    values of one statement, many as an Arrow table, whichever is the faster; there is no index, which would serve no
+    values of one statement, many as an Arrow table, as is faster; there is no index, which would serve no
     such query and make changes slower.
     """
 
@@ -183,7 +183,7 @@ class DuckDBFile(_DuckDB):
         self._database.commit()
 
     def adder(self) -> Callable[[list[str], int], object]:
-        """Return what adds a row, in a transaction of its own, for one thread."""
+        """Return a function that adds a row in its own transaction, for one thread."""
         cursor = self._undo.enter_context(self._database.cursor())
         return lambda tags, key: cursor.execute("INSERT INTO sets VALUES (?, ?)", [tags, key])
 
@@ -200,7 +200,7 @@ class LanceDBTable(Plain):
 
     The sets that a query contains are wanted, for which Lance has no index: the one on labels finds those that contain
     a query. Queries are asked one by one. A change makes new files and a new version of the table, and is visible then;
-    LanceDB does not sync these files, so that a crash of the machine may lose what was added last.
+    LanceDB does not sync these files, so that a crash of the machine may lose the last additions.
     """
 
     visible_at_once = True
@@ -218,7 +218,7 @@ class LanceDBTable(Plain):
             self._table.add(added)
 
     def adder(self) -> Callable[[list[str], int], object]:
-        """Return what adds a row in a version of its own; versions of threads that share it may conflict."""
+        """Return a function that adds a row in its own version; versions of threads that share it may conflict."""
 
         def add(tags: list[str], key: int) -> None:
             row = pa.table({"tags": pa.array([tags], _SCHEMA.field("tags").type), "key": pa.array([key], pa.uint64())})

@@ -91,7 +91,7 @@ read -r _
 
 
 class PostgresServer(_Server):
-    """A server of its own, reached through a Unix socket in its folder; nothing listens on TCP.
+    """Its own server, reached through a Unix socket in its folder; nothing listens on TCP.
 
     The server refuses to run as root, so root runs it as `postgres` or else `nobody`.
     """
@@ -131,8 +131,8 @@ def _unprivileged() -> dict[str, Any]:
     raise UnavailableError("needs a user postgres or nobody to run PostgreSQL's server, which refuses to run as root")
 
 
-#: `$1` is a command line, `$2` what a file `conf` has, in both of which DATA stands for the folder; `$3` is the name of
-#: a socket there, if it is to be waited for
+#: `$1` is a command line, `$2` the text of a file `conf`; DATA is the folder in both. `$3` is the name of
+#: a socket there to wait for, if any
 _SCRIPT = """
 set -e
 data=$(mktemp -d -t tagmatch-server.XXXXXX)
@@ -157,7 +157,7 @@ save ""
 appendonly no
 daemonize no"""
 
-#: Command lines, in which PORT stands for the port; by name of the program, which is that of its Debian package
+#: Command lines, in which PORT is the port; by name of the program, which is that of its Debian package
 _COMMANDS = {
     "nats-server": "-a 127.0.0.1 -p PORT",
     "mosquitto": "-c DATA/conf",
@@ -175,7 +175,7 @@ def _program(name: str) -> str:
 
 
 class RedisServer(_Server):
-    """A server of its own, reached through a Unix socket in its folder."""
+    """Its own server, reached through a Unix socket in its folder."""
 
     def __init__(self) -> None:
         with needed("redis"):

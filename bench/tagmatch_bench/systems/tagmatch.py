@@ -146,7 +146,7 @@ class TagmatchOnGpu(Tagmatch):
 class Kernels(Plain):
     """Preprocess, subset match and key lookup of a layout, called one after the other by plain threads. Exact.
 
-    Packets and what is returned are those of `TagMatch.match_many`, so that the difference is its pipeline.
+    Packets and results are those of `TagMatch.match_many`, so that the difference is its pipeline.
     """
 
     def __init__(self, sets: pa.Table, *, layout: Layout, threads: int = 1) -> None:
@@ -179,7 +179,7 @@ def dictionary_encoded(queries: pa.ListArray) -> pa.ListArray:
 
 
 class EncodedQueries:
-    """Queries of which any slice comes with a dictionary of its own, made when it is first asked for."""
+    """Queries whose slices come with their own dictionaries, made when they are first asked for."""
 
     def __init__(self, queries: pa.ListArray) -> None:
         self._first: Callable[[int], pa.ListArray] = cache(lambda count: dictionary_encoded(queries[:count]))
@@ -192,7 +192,7 @@ class EncodedQueries:
 
 
 class DictionaryEncoded:
-    """An index that others use, too, with a form of queries of its own."""
+    """An index that others use, too, with its own form of queries."""
 
     def __init__(self, matcher: Matcher[pa.ListArray]) -> None:
         self.exact = matcher.exact

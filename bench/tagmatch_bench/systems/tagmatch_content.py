@@ -21,7 +21,7 @@ from tagmatch.pipeline.unique import merge_all
 from tagmatch_bench.systems.matcher import Plain, UnavailableError, list_array
 from tagmatch_bench.systems.tagmatch import Indexed, open_index
 
-#: What a message has beside attributes
+#: Parts of a message besides attributes
 _TAGS, _LOCATION = "tags", "location"
 
 
@@ -142,7 +142,7 @@ class EncodedMessages:
 class TagmatchMatching(_AskedOtherwise):
     """The same index on one thread, asked with messages whose attributes are codes already, as SFF and OCM are.
 
-    What is left are subset match, key lookup, and where keys are to be unique, merging.
+    Subset match and key lookup are left, and merging if keys must be unique.
     """
 
     def prepare(self, messages: pa.Table) -> EncodedMessages:

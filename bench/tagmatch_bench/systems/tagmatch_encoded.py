@@ -57,7 +57,7 @@ class TagmatchEncoded(Plain):
     """Our kernels without our pipeline: one thread has one message after the other, all in one call of a kernel.
 
     Each message is matched and verified, its keys are looked up and, where that is wanted, merged, before the next one
-    is begun: what `match` does, but for what it takes to be called and to encode a message.
+    is begun: the work of `match` without the call and without the encoding of the message.
     """
 
     def __init__(self, subscriptions: pa.Table, *, path: Path, threads: int = 1) -> None:
@@ -69,7 +69,7 @@ class TagmatchEncoded(Plain):
 
     @classmethod
     def of(cls, segment: Segment, path: Path) -> TagmatchEncoded:
-        """The same of sets that are stored already, of which none is deleted."""
+        """The same for sets that are stored already and not deleted."""
         system = cls.__new__(cls)
         system._index(segment, path)
         return system
@@ -110,7 +110,7 @@ class TagmatchEncoded(Plain):
 
 @inlined
 def _space_for(count, keys):
-    """Memory for so many keys of a message, and to bring them in order."""
+    """Memory for `count` keys of a message, and for sorting them."""
     return np.empty(count, keys.dtype), memory_for(count, count, keys.dtype)
 
 

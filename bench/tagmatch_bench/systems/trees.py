@@ -1,6 +1,6 @@
 """Patricia trees over signatures: the prefix tree and the ICN matcher of §4.1.
 
-A node stands for a run of rows in lexicographic order; below it the rows are split by the first bit in which they
+A node is a run of rows in lexicographic order; below it the rows are split by the first bit in which they
 differ. A query goes into a node only if it has all one-bits of the prefix that the node's rows have in common, hence
 into a child that begins with a one-bit only if it has that bit. A run of few rows is scanned, some rows with one
 instruction. A query goes through the tree breadth first, without a branch on what it finds: the processor then waits
@@ -201,7 +201,7 @@ def _scan(row, end, zeros, words, out, used):
     for begin in range(row, end, _U(_BLOCK_ROWS)):
         stop = min(begin + _U(_BLOCK_ROWS), end)
         # Most blocks have none, which the compiler finds out for several rows with one instruction. The last two words
-        # tell it: much of the first is the leaf's prefix, and what is not read need not come from memory.
+        # tell it: much of the first is the leaf's prefix, and unread rows need not come from memory.
         count = _U(0)
         for i in range(begin, stop):
             count += _U((second[i] & b) | (third[i] & c) == _U(0))
