@@ -1,4 +1,4 @@
-"""What the site has beside the Markdown of `docs/`: commands, examples and results from where they are kept."""
+"""Adds to the Markdown of `docs/`: commands, examples and results from their own places."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Lead links to examples into the site; put pictures into the page, where they take its colours."""
+    """Lead links to examples into the site; put pictures into the page, whose colours they take."""
     folder = ROOT / "docs" / Path(page.file.src_uri).parent
     markdown = OUTSIDE.sub(r"](\1\2)", markdown)
     markdown = markdown.replace("<!-- operators -->", operators())
