@@ -6,10 +6,11 @@ A state is a set of nodes at which the pattern may be (Rabin and Scott, 1959). A
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
-from itertools import chain
-from typing import Literal, NamedTuple
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
 
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.where.patterns import LAST, Node, Ranges, of_expression, of_like
@@ -100,7 +101,7 @@ class _Automata:
         # Of each node, the bytes that it takes, as bits, and its kind if it takes none; and where it goes on
         self._bytes, self._kinds, self._next = [0], [""], [0]
         self._also: dict[int, list[int]] = {}
-        self._shared: dict[tuple[int, int], int] = {}
+        self._shared: dict[Any, int] = {}
         self._reached_before: dict[tuple[int, int, int | None], int] = {}
         self._looks = 0
         self._first = self._from(pattern, 0)
@@ -125,16 +126,20 @@ class _Automata:
             return self._split([self._from(each, following) for each in part.parts])
         if part.kind != "times":
             return self._node(part.kind, 0, following)
-        (one,) = part.parts
+        (one,), least = part.parts, part.least
         if part.most is None:
             again = self._split([following])
-            self._also[again].append(self._any_bytes(one, again) or self._from(one, again))
-            following = again
+            any_bytes = self._any_bytes(one, again)
+            first = any_bytes or self._from(one, again)
+            self._also[again].append(first)
+            # The last one that must be there is the one that may come again
+            is_last = least > 0 and any_bytes is None
+            following, least = (first, least - 1) if is_last else (again, least)
         else:
             end = following
-            for _ in range(part.most - part.least):
+            for _ in range(part.most - least):
                 following = self._split([self._from(one, following), end])
-        for _ in range(part.least):
+        for _ in range(least):
             following = self._from(one, following)
         return following
 
@@ -151,18 +156,20 @@ class _Automata:
         return node
 
     def _any_of(self, ranges: Ranges, following: int) -> int:
-        ways: dict[int, int] = {}
-        for byte_ranges in (each for ends in ranges for each in _byte_ranges(*ends)):
-            at = following
-            for first, last in reversed(byte_ranges[1:]):
-                taken = (1 << last + 1) - (1 << first)
-                if (taken, at) not in self._shared:
-                    self._shared[taken, at] = self._node("", taken, at)
-                at = self._shared[taken, at]
-            first, last = byte_ranges[0]
-            ways[at] = ways.get(at, 0) | ((1 << last + 1) - (1 << first))
-        nodes = [self._node("", taken, at) for at, taken in ways.items()] or [self._node("", 0, following)]
-        return nodes[0] if len(nodes) == 1 else self._split(nodes)
+        return self._one_of([each for ends in ranges for each in _byte_ranges(*ends)], following)
+
+    def _one_of(self, sequences: Sequence[Sequence[tuple[int, int]]], following: int) -> int:
+        """The node from which one of some sequences of bytes is looked for; their first bytes are alike or apart."""
+        key = (tuple(map(tuple, sequences)), following)
+        if key not in self._shared:
+            ways: dict[int, int] = {}
+            for (first, last), alike in groupby(sequences, itemgetter(0)):
+                rest = [each[1:] for each in alike]
+                at = self._one_of(rest, following) if rest[0] else following
+                ways[at] = ways.get(at, 0) | ((1 << last + 1) - (1 << first))
+            nodes = [self._node("", taken, at) for at, taken in ways.items()] or [self._node("", 0, following)]
+            self._shared[key] = nodes[0] if len(nodes) == 1 else self._split(nodes)
+        return self._shared[key]
 
     # -- states --------------------------------------------------------------------------------------------------------
 

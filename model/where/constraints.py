@@ -39,7 +39,7 @@ from typing import Literal, NamedTuple, Self, cast
 
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
 from tagmatch.model.where.areas import Area, Near, area_in, check, payload_of, text_of
-from tagmatch.model.where.automata import automaton_of
+from tagmatch.model.where.automata import automaton_of, needed
 from tagmatch.model.where.comparisons import IN_QUOTES, NOW, Comparison, duration_text
 from tagmatch.model.where.patterns import like_parts
 from tagmatch.model.where.types import Network, Version, ends_of_network, network_between
@@ -322,7 +322,11 @@ class Constraint:
     def _verified(cls, attribute: str, kind: str, payload: str) -> Constraint:
         if kind == COMPARED:
             return cls.compared(*Comparison.in_payload(attribute, payload))
-        return cls.of(attribute, _OF_TEXTS[cast(Kind, kind)].name, [payload])
+        check_name(attribute)
+        needed(checked_text(payload), is_like=kind == LIKE)
+        if kind == LIKE and _simpler(payload)[0] != "like":
+            raise InvalidValueError(f"no pattern of like is {quoted(payload)}")
+        return cls(attribute, cast(Kind, kind), payload=payload)
 
     @property
     def _is_sound_area(self) -> bool:

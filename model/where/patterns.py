@@ -5,8 +5,9 @@ step, so that no pattern takes longer than its text. What would need more is ref
 ahead or behind. A regular expression is searched for anywhere in a text, `like` speaks of the whole text.
 
 There are literals, `.`, sets such as `[^a-f\d]` and `[[:alpha:]]`, `\d` `\s` `\w` and their opposites, which are of
-ASCII, groups, `|`, `*` `+` `?` `{2,5}`, `^` `$` `\A` `\z` `\b` `\B`, and the flags `i`, `m`, `s` as in `(?i)` or
-`(?s:…)`. Case is ignored as by Unicode's simple folding.
+ASCII, classes of Unicode, by general category or script, as `\pL`, `\p{Lu}` and `\P{Greek}`, groups, `|`, `*` `+` `?`
+`{2,5}`, `^` `$` `\A` `\z` `\b` `\B`, and the flags `i`, `m`, `s` as in `(?i)` or `(?s:…)`. Case is ignored as by
+Unicode's simple folding.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ import re
 from collections.abc import Iterable
 from functools import cache, lru_cache
 from typing import NamedTuple, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tagmatch.model.errors import InvalidValueError
 
@@ -74,12 +79,12 @@ _NAMED = {
 _ESCAPES = {"t": 9, "n": 10, "r": 13, "f": 12, "v": 11, "a": 7}
 _COUNT = re.compile(r"\{(\d+)(?:(,)(\d*))?\}", re.ASCII)
 _CODE = re.compile(r"x(?:([0-9A-Fa-f]{2})|\{([0-9A-Fa-f]{1,6})\})")
+_UNICODE = re.compile(r"([pP])(?:([A-Za-z])|\{(\^?)([A-Za-z_]+)\})")
 _GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|([a-zA-Z]*)(?:-([a-zA-Z]+))?([:)]))", re.ASCII)
 _REFUSED = (
     (re.compile(r"\(\?<?[=!]"), "looking ahead or behind takes longer than its text: write it with `and`, `not`"),
     (re.compile(r"\(\?>|[*+?}]\+"), "a part that is not given back is not there: leave it out"),
     (re.compile(r"\(\?\(|\(\?P=|\\[1-9]|\\k"), "a reference to a group takes longer than its text"),
-    (re.compile(r"\\[pP]"), r"classes of Unicode are not there: list their characters, as in [à-ÿ]"),
     (re.compile(r"\\Z"), r"the end of the text is written \z"),
 )
 
@@ -107,6 +112,30 @@ def _in_any_case(ranges: Ranges) -> Ranges:
         if letter in folded and (few or any(first <= letter <= last for first, last in ranges)):
             found += folded[letter]
     return _ranges(found)
+
+
+@cache
+def _characters() -> pa.StringArray:
+    """Each character of Unicode as a text."""
+    numbers = np.concatenate([np.arange(0xD800), np.arange(0xE000, LAST + 1)])
+    sizes = 1 + (numbers > 0x7F) + (numbers > 0x7FF) + (numbers > 0xFFFF)
+    text = pa.py_buffer(numbers.astype("<u4").tobytes().decode("utf-32-le").encode())
+    offsets = np.append(np.int32(0), np.cumsum(sizes, dtype=np.int32))
+    return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), text)
+
+
+@cache
+def _of_unicode(name: str) -> Ranges | None:
+    """The characters of a general category or a script, as Arrow's RE2 has them; `None` if there is none."""
+    try:
+        found = pc.match_substring_regex(_characters(), rf"\p{{{name}}}").to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        return None
+    numbers = np.flatnonzero(found)
+    numbers += (LAST + 1 - len(found)) * (numbers >= 0xD800)  # what are halves of characters comes before
+    ends = np.flatnonzero(np.diff(numbers) != 1)
+    firsts, lasts = numbers[np.append(0, ends + 1)], numbers[np.append(ends, -1)]
+    return tuple(zip(firsts.tolist(), lasts.tolist(), strict=True)) if len(numbers) else ()
 
 
 class PatternError(InvalidValueError):
@@ -239,6 +268,8 @@ class _Parser:
     def _escaped(self, begin: int) -> Ranges:
         """What a backslash and what follows mean, as one character or a class of them."""
         letter = self._text[self._at : self._at + 1]
+        if letter in ("p", "P"):
+            return self._unicode_class(begin)
         if letter in _CLASSES and letter:
             self._at += 1
             return _CLASSES[letter]
@@ -252,6 +283,20 @@ class _Parser:
         self._at += 1
         number = _ESCAPES.get(letter, ord(letter))
         return ((number, number),)
+
+    def _unicode_class(self, begin: int) -> Ranges:
+        found = _UNICODE.match(self._text, self._at)
+        name = "" if found is None else found[2] or found[4]
+        own = _of_unicode(name) if name else None
+        if found is None or own is None:
+            near = next((each for each in (name.title(), name.upper()) if name and _of_unicode(each) is not None), None)
+            instead = (
+                rf"\p{{{near}}}" if near else r"a general category, as in \pL or \p{Lu}, or a script, as in \p{Greek}"
+            )
+            self._wrong(f"there is no such class of Unicode: write {instead}", begin)
+        self._at = found.end()
+        is_other = (found[1] == "P") != bool(found[3])
+        return _others(_in_any_case(own) if "i" in self._flags else own) if is_other else own
 
     def _set(self, begin: int) -> Ranges:
         found: list[tuple[int, int]] = []

@@ -7,8 +7,9 @@ ask for this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
+from threading import Lock
 from time import time_ns
 from typing import Any, NamedTuple
 
@@ -16,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import BoolArray, I64Array, Strings, U8Array, U16Array, bytes_of, frozen, offsets_of
+from tagmatch.model.arrays import BoolArray, I64Array, Strings, U8Array, U16Array, bytes_of, frozen
 from tagmatch.model.arrow import from_strings, to_strings
 from tagmatch.model.columns import strings_of
-from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.errors import IndexCorruptError, InvalidValueError
 from tagmatch.model.input.values import BOOL, NAN, TEXT, number_of, record_at
 from tagmatch.model.kernels.hashing import xxh64
 from tagmatch.model.kernels.jit import copy, kernel, lent, with_room
@@ -30,7 +31,7 @@ from tagmatch.model.where.comparisons import NOW, Comparison
 from tagmatch.model.where.constraints import COMPARED, LIKE, NO_TAG, VERIFIED, Constraint, Kind
 from tagmatch.model.where.tag_columns import parsed
 from tagmatch.model.where.types import MARK, TIMES
-from tagmatch.model.where.values import RESERVED
+from tagmatch.model.where.values import RESERVED, quoted
 from tagmatch.pipeline.filters.asked import Asked, requirements_of
 from tagmatch.pipeline.filters.attributes import Attributes, Names
 from tagmatch.pipeline.filters.codes import MARKED, NUMBER, NUMBER_KEY, double_in, rest_in
@@ -66,16 +67,62 @@ _NO_TAG = Constraint("", NO_TAG, negated=True).tag.encode()
 _SEED, _U = np.uint64(0), np.uint64
 
 
-class _Automata(NamedTuple):
-    """The automata of all patterns, one behind the other."""
+class _Tables(NamedTuple):
+    """The automata of patterns, one behind the other, with room for more."""
 
     firsts: I64Array
     widths: I64Array  # how many classes of bytes each has
     classes: U8Array  # 256 of each
-    step_offsets: I64Array
+    step_begins: I64Array
     steps: U16Array
-    state_offsets: I64Array
+    state_begins: I64Array
     at_end: U8Array
+
+
+class _Automata:
+    """The automata of patterns, each made when a text is first looked at for it."""
+
+    def __init__(self, patterns: Sequence[tuple[str, bool]]) -> None:
+        count = len(patterns)
+        self._patterns, self._making, self._is_made = patterns, Lock(), np.zeros(count, np.bool_)
+        self._used_steps = self._used_states = 0
+        numbers = [np.zeros(count, np.int64) for _ in range(4)]
+        self.arrays = _Tables(
+            *numbers[:2], np.zeros(256 * count, np.uint8), numbers[2], np.zeros(0, np.uint16), numbers[3],
+            np.zeros(0, np.uint8),
+        )  # fmt: skip
+
+    def with_those_of(self, patterns: I64Array) -> _Tables:
+        """The arrays that have those of some patterns, by number."""
+        if not self._is_made[patterns].all():
+            with self._making:
+                for number in np.unique(patterns[~self._is_made[patterns]]).tolist():
+                    self._make(number)
+        return self.arrays
+
+    def _make(self, number: int) -> None:
+        """Put one behind the others; IndexCorruptError if it is too large, which those that are stored are not."""
+        pattern, is_like = self._patterns[number]
+        try:
+            own, tables = automaton_of(pattern, is_like=is_like), self.arrays
+        except InvalidValueError as error:
+            raise IndexCorruptError(
+                f"the index has a pattern that is refused: {quoted(pattern):.80}: {error}"
+            ) from None
+        steps, at_end = np.frombuffer(own.steps, np.uint16), np.frombuffer(own.at_end, np.uint8)
+        # Others look at what is before these meanwhile
+        tables = tables._replace(
+            steps=with_room(tables.steps, self._used_steps, len(steps)),
+            at_end=with_room(tables.at_end, self._used_states, len(at_end)),
+        )
+        tables.firsts[number], tables.widths[number] = own.first, max(own.classes) + 1
+        tables.classes[256 * number : 256 * (number + 1)] = np.frombuffer(own.classes, np.uint8)
+        tables.step_begins[number], tables.state_begins[number] = self._used_steps, self._used_states
+        tables.steps[self._used_steps : self._used_steps + len(steps)] = steps
+        tables.at_end[self._used_states : self._used_states + len(at_end)] = at_end
+        self.arrays = tables
+        self._used_steps, self._used_states = self._used_steps + len(steps), self._used_states + len(at_end)
+        self._is_made[number] = True
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -196,15 +243,15 @@ def _relation(values, one, other, heap, seconds, nanoseconds):
 
 @lent
 def _is_found(pattern, automata, heap, begin, end):
-    firsts, widths, classes, step_offsets, steps, state_offsets, at_end = automata
+    firsts, widths, classes, step_begins, steps, state_begins, at_end = automata
     # Unsigned indices save the test for negative ones
-    state, width, base = _U(firsts[pattern]), _U(widths[pattern]), _U(step_offsets[pattern])
+    state, width, base = _U(firsts[pattern]), _U(widths[pattern]), _U(step_begins[pattern])
     own = _U(256 * pattern)
     for at in range(_U(begin), _U(end)):
         if state <= _U(FOUND):
             break
         state = _U(steps[base + state * width + _U(classes[own + _U(heap[at])])])
-    return at_end[_U(state_offsets[pattern]) + state] != 0
+    return at_end[_U(state_begins[pattern]) + state] != 0
 
 
 @lent
@@ -295,6 +342,13 @@ def _with_attributes(offsets, attributes, codes, holding, ends, tests):
 # -- made --------------------------------------------------------------------------------------------------------------
 
 
+class Implied(NamedTuple):
+    """A computed test, and the ways in which what it implies holds: tags of constraints, which are looked up."""
+
+    test: Constraint
+    ways: list[list[str]]
+
+
 def are_of_kinds(tags: Strings, kinds: tuple[Kind, ...]) -> BoolArray:
     """Which tags are those of tests of some kinds."""
     found = constraints_among(tags)
@@ -303,25 +357,25 @@ def are_of_kinds(tags: Strings, kinds: tuple[Kind, ...]) -> BoolArray:
     return found
 
 
-def as_tags(leaves: Strings) -> tuple[Strings, tuple[str, ...], I64Array]:
+def as_tags(leaves: Strings) -> tuple[Strings, dict[str, Implied], I64Array]:
     """Tags and tests with those that are computed as tags that no message has, or as their absence.
 
-    Then come these tests, and the numbers of those that no expression has made.
+    Then come these tests by their tags, and the numbers of those that no expression has made.
     """
     mask = are_of_kinds(leaves, VERIFIED)
     if not mask.any():
-        return leaves, (), np.zeros(0, np.int64)
-    all_of, tests, are_none, replaced = from_strings(leaves).cast(pa.large_binary()), dict[str, None](), [], []
+        return leaves, {}, np.zeros(0, np.int64)
+    all_of, tests, are_none, replaced = from_strings(leaves).cast(pa.large_binary()), dict[str, Implied](), [], []
     for number, given in zip(np.flatnonzero(mask).tolist(), all_of.filter(pa.array(mask)).to_pylist(), strict=True):
         tag = given.decode(errors="replace")
         try:
-            Constraint.of_tag(tag)
-            tests[_held(tag)] = None
+            if (held := _held(tag)) not in tests:
+                tests[held] = _implied(Constraint.of_tag(held))
         except InvalidValueError:
             are_none.append(number)
         replaced.append((_NO_TAG if tag[1] == "-" else b"") + _name_of(tag))
     found = pc.replace_with_mask(all_of, pa.array(mask), pa.array(replaced, pa.large_binary()))
-    return to_strings(found), tuple(tests), np.array(are_none, np.int64)
+    return to_strings(found), tests, np.array(are_none, np.int64)
 
 
 def _held(tag: str) -> str:
@@ -333,19 +387,18 @@ def _name_of(tag: str) -> bytes:
     return MARK + tag[2:].encode()
 
 
-def _implied(test: Constraint) -> list[list[Constraint]]:
-    """The ways in which what a computed test implies holds: constraints that then do, and are looked up."""
+def _implied(test: Constraint) -> Implied:
     if test.kind == COMPARED:
-        names = {test.attribute, Comparison.in_payload(test.attribute, test.payload).right} - {NOW}
-        return [[Constraint.of(name, "exists") for name in sorted(names)]]
+        names = sorted({*test.attributes} - {NOW})
+        return Implied(test, [[Constraint.of(name, "exists").tag for name in names]])
     own = needed(test.payload, is_like=test.kind == LIKE)
-    return [[Constraint.of(test.attribute, own.operator, [text])] for text in own.texts]
+    return Implied(test, [[Constraint.of(test.attribute, own.operator, [text]).tag] for text in own.texts])
 
 
-def _index_of(ways: Sequence[Sequence[Constraint]]) -> FilterIndex:
+def _index_of(ways: Sequence[Sequence[str]]) -> FilterIndex:
     """An index of sets that ask for these constraints; what they ask is taken to be as likely as it is asked for."""
     numbers: dict[str, int] = {}
-    of_ways = [sorted({numbers.setdefault(each.tag, len(numbers)) for each in way}) for way in ways]
+    of_ways = [sorted({numbers.setdefault(tag, len(numbers)) for tag in way}) for way in ways]
     tags, things = strings_of(numbers), np.array([*chain(*of_ways)], np.int64)
     owners = np.repeat(np.arange(len(ways)), list(map(len, of_ways)))
     asked = Asked(np.arange(len(ways)), owners, things.astype(np.uint32), things)
@@ -356,7 +409,7 @@ def _index_of(ways: Sequence[Sequence[Constraint]]) -> FilterIndex:
 class ComputedTests:
     """Tests by their tags, which are among the tags of sets, or whose absence is among the attributes."""
 
-    def __init__(self, tests: Sequence[str], tags: Strings, known: Attributes) -> None:
+    def __init__(self, tests: Mapping[str, Implied], tags: Strings, known: Attributes) -> None:
         ways, self._numbers = [], dict[str, int]()
         patterns: dict[tuple[str, bool], int] = {}
         self._tests = np.zeros((len(tests), _OF_TEST), np.int64)
@@ -365,8 +418,8 @@ class ComputedTests:
         self._tests[:, _RANK] = found.to_numpy()
         absent = known.absent_tags.numbers(names).astype(np.int64)
         self._tests[:, _ABSENT] = np.where(absent == UNKNOWN, -1, known.first_tag + absent)
-        for number, constraint in enumerate(map(Constraint.of_tag, tests)):
-            ways += [(number, way) for way in _implied(constraint)]
+        for number, (constraint, own_ways) in enumerate(tests.values()):
+            ways += [(number, way) for way in own_ways]
             own = self._tests[number]
             own[_LEFT], own[_RIGHT] = self._number(constraint.attribute), _NO_RIGHT
             if constraint.kind == COMPARED:
@@ -376,7 +429,7 @@ class ComputedTests:
             else:
                 own[_HOW] = patterns.setdefault((constraint.payload, constraint.kind == LIKE), len(patterns))
         self._names = Names.of(strings_of(list(self._numbers)))[0]
-        self._automata = _together(patterns)
+        self._automata = _Automata([*patterns])
         self._index, self._test_of = _index_of([way for _, way in ways]), np.array([number for number, _ in ways])
 
     def _number(self, name: str) -> int:
@@ -385,7 +438,7 @@ class ComputedTests:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self._index.nbytes + bytes_of((self._tests, self._test_of), self._automata)
+        return self._index.nbytes + bytes_of((self._tests, self._test_of), self._automata.arrays)
 
     def with_held(self, table: MessageTable, messages: SegmentMessages) -> MessageTable:
         """The messages with the tests that hold."""
@@ -401,7 +454,9 @@ class ComputedTests:
         now = self._numbers.get(NOW, -1), used
         read = np.append(values[: used * _SIZE], _time(time_ns())), used + 1, *rest
         firsts = np.full(len(self._numbers), -1)
-        held = _compute(asked, self._test_of, self._tests, tuple(self._automata), read, firsts, now)
+        tests = self._tests[self._test_of[np.unique(asked[1])]]
+        automata = self._automata.with_those_of(tests[tests[:, _RIGHT] == _NO_RIGHT, _HOW])
+        held = _compute(asked, self._test_of, self._tests, tuple(automata), read, firsts, now)
         return MessageTable(
             *_with_tags(table.rank_offsets, table.ranks, *held, self._tests),
             *_with_attributes(table.offsets, table.attributes, table.codes, *held, self._tests),
@@ -433,18 +488,3 @@ _NO_NUMBERS = frozen(np.zeros(0, np.uint32))
 def _time(nanoseconds: int) -> I64Array:
     seconds, rest = divmod(nanoseconds, _SECOND)
     return np.array([-1, -1, _TIME, seconds - 2**63, rest, 0, 0])
-
-
-def _together(patterns: Iterable[tuple[str, bool]]) -> _Automata:
-    all_of = [automaton_of(pattern, is_like=is_like) for pattern, is_like in patterns]
-    steps = [np.frombuffer(each.steps, np.uint16) for each in all_of]
-    at_end = [np.frombuffer(each.at_end, np.uint8) for each in all_of]
-    return _Automata(
-        np.array([each.first for each in all_of], np.int64),
-        np.array([max(each.classes) + 1 for each in all_of], np.int64),
-        np.frombuffer(b"".join(each.classes for each in all_of), np.uint8),
-        offsets_of(np.array(list(map(len, steps)), np.int64)),
-        np.concatenate([np.zeros(0, np.uint16), *steps]),
-        offsets_of(np.array(list(map(len, at_end)), np.int64)),
-        np.concatenate([np.zeros(0, np.uint8), *at_end]),
-    )

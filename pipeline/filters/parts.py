@@ -11,7 +11,9 @@ need not be looked at again, and only `k - 1` are left.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,12 +34,12 @@ from tagmatch.model.arrow import from_strings, to_strings
 from tagmatch.model.kernels.intrinsics import ones
 from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.lists import gather, gather_strings
-from tagmatch.model.kernels.tag_table import constraints_among
+from tagmatch.model.kernels.tag_table import areas_among, constraints_among
 from tagmatch.model.tables import Segment, Vocabulary
 from tagmatch.model.where.constraints import MOST_PARTS_DEEP, PARTS, VERIFIED
 from tagmatch.model.where.tag_columns import Parsed, parsed, parts_in, parts_of
 from tagmatch.pipeline.filters.asked import COMPLEX, TAG, Asked, Requirements, requirements_of
-from tagmatch.pipeline.filters.computed import ComputedTests, are_of_kinds, as_tags
+from tagmatch.pipeline.filters.computed import ComputedTests, Implied, are_of_kinds, as_tags
 from tagmatch.pipeline.filters.index import FilterIndex, encoder_of, index_of
 from tagmatch.pipeline.filters.messages import MessageTable, messages_of
 from tagmatch.pipeline.filters.trie import bit_of
@@ -76,43 +78,59 @@ class Reached(NamedTuple):
     sets: U32Array
 
 
-class PartsFinder(Finder):
-    """Finds sets that ask for parts."""
+class _Made(NamedTuple):
+    """What finds sets that ask for parts."""
 
-    def __init__(
-        self,
-        tags: Vocabulary,
-        index: FilterIndex,
-        reached: Reached,
-        programs: Programs,
-        computed: ComputedTests | None,
-    ) -> None:
-        self._tags, self._index, self._reached, self._programs = TagIndex(tags), index, reached, programs
-        self._computed = computed
+    tags: TagIndex  # those that parts have
+    index: FilterIndex
+    reached: Reached
+    programs: Programs
+    computed: ComputedTests | None
+
+    @property
+    def nbytes(self) -> int:
+        own = self.tags.nbytes + self.index.nbytes + bytes_of(*self.reached, *self.programs)
+        return own + (0 if self.computed is None else self.computed.nbytes)
+
+
+class PartsFinder(Finder):
+    """Finds sets that ask for parts; what finds them is made when the first message comes."""
+
+    def __init__(self, count: int, make: Callable[[], _Made]) -> None:
+        self._count, self._make, self._making = count, make, Lock()
+        self._made: _Made | None = None
 
     def __len__(self) -> int:
-        return len(self._programs.rows)
+        return self._count
 
     @property
     def nbytes(self) -> int:
         """As `Finder` says."""
-        own = self._tags.nbytes + self._index.nbytes + bytes_of(*self._reached, *self._programs)
-        return own + (0 if self._computed is None else self._computed.nbytes)
+        return 0 if self._made is None else self._made.nbytes
+
+    def _own(self) -> _Made:
+        if self._made is None:
+            with self._making:
+                if self._made is None:
+                    self._made = self._make()
+        return self._made
 
     def prepare(self, messages: SegmentMessages) -> MessageTable:
         """Messages as ranks of the tags that parts have, and codes."""
-        ranks = self._tags.ranks(messages.tags, messages.first, messages.last)
-        table = messages_of(ranks, messages.tags, messages.first, messages.last, self._index.attributes)
-        self._index.seen.count(len(messages), table.attributes)
-        return table if self._computed is None else self._computed.with_held(table, messages)
+        own = self._own()
+        ranks = own.tags.ranks(messages.tags, messages.first, messages.last)
+        table = messages_of(ranks, messages.tags, messages.first, messages.last, own.index.attributes)
+        own.index.seen.count(len(messages), table.attributes)
+        return table if own.computed is None else own.computed.with_held(table, messages)
 
     def find(self, prepared: MessageTable) -> RowsFound:
         """As `Finder` says."""
-        rows, rejected, _ = self._index.rows_found(prepared)
-        ends, room = np.zeros(len(prepared.offsets), np.int64), np.zeros(self._index.attributes.count, np.uint32)
+        own = self._own()
+        rows, rejected, _ = own.index.rows_found(prepared)
+        ends, room = np.zeros(len(prepared.offsets), np.int64), np.zeros(own.index.attributes.count, np.uint32)
         found = (rows.offsets.astype(np.int64, copy=False), rows.values.astype(np.uint32, copy=False))
-        constraints = self._index.constraints.arrays
-        kept, looked_at = _verified(prepared, found, self._reached, self._programs, constraints, room, ends)
+        constraints = own.index.constraints.arrays
+        kept, looked_at = _verified(prepared, found, own.reached, own.programs, constraints, room, ends)
         return RowsFound(Lists(ends, kept), rejected + looked_at - len(kept))
 
     def one_query(self, segment: Segment, tags: Any) -> None:
@@ -222,23 +240,31 @@ def _verified(messages, found, reached, programs, constraints, first_codes, ends
 
 def parts_of_sets(segment: Segment) -> PartsFinder | None:
     """What finds the sets of a segment that ask for parts, or for tests that are computed; `None` if none does."""
-    are_parts = are_of_kinds(segment.vocabulary.tags, (PARTS, *VERIFIED))
+    tags, ranks = segment.vocabulary.tags, segment.tagsets.ranks
+    are_parts = are_of_kinds(tags, (PARTS, *VERIFIED))
     if not are_parts.any():
         return None
-    ranks = segment.tagsets.ranks
     owners = np.repeat(np.arange(len(ranks)), ranks.lengths())
-    rows = np.unique(owners[are_parts[ranks.values]]).astype(np.uint32)
-    of_rows = gather(ranks, rows.astype(np.uint64))
-    used, places = np.unique(of_rows.values, return_inverse=True)
-    tree = _tree_of(gather_strings(segment.vocabulary.tags, used.astype(np.uint64)), of_rows.offsets, places)
-    return _Plan(tree).finder(rows) if tree.sound[tree.first_row :].any() else None
+    # Those that ask for areas, too, are found by these
+    rows = np.setdiff1d(owners[are_parts[ranks.values]], owners[areas_among(tags)[ranks.values]]).astype(np.uint32)
+
+    def made() -> _Made:
+        of_rows = gather(ranks, rows.astype(np.uint64))
+        used, places = np.unique(of_rows.values, return_inverse=True)
+        tree = _tree_of(gather_strings(tags, used.astype(np.uint64)), of_rows.offsets, places)
+        return _Plan(tree).finder(rows)
+
+    return PartsFinder(len(rows), made) if len(rows) else None
 
 
-def holding_of(tags: Strings, ranks: U32Array) -> PartsFinder | None:
+def holding_of(tags: Strings, ranks: U32Array) -> PartsFinder:
     """What finds which of these tags, of parts and of tests that are computed, hold; its rows are their ranks."""
-    count = len(ranks)
-    tree = _tree_of(gather_strings(tags, ranks.astype(np.uint64)), np.arange(count + 1), np.arange(count))
-    return _Plan(tree).finder(ranks) if tree.sound[tree.first_row :].any() else None
+    places = np.arange(len(ranks) + 1)
+
+    def made() -> _Made:
+        return _Plan(_tree_of(gather_strings(tags, ranks.astype(np.uint64)), places, places[:-1])).finder(ranks)
+
+    return PartsFinder(len(ranks), made)
 
 
 class _Tree(NamedTuple):
@@ -251,7 +277,7 @@ class _Tree(NamedTuple):
     parts: Lists  # of each, by number; a leaf has none
     heights: I64Array  # of each, how many parts are within each other
     sound: BoolArray  # of each: whether an expression may have made it
-    computed: tuple[str, ...]  # tests that are tags here
+    computed: Mapping[str, Implied]  # tests that are tags here
 
 
 def _tree_of(tags: Strings, row_offsets: IntArray, of_rows: I64Array) -> _Tree:
@@ -365,7 +391,7 @@ class _Plan:
             of_height[tree.first_row :] = False
             self._add(self._level(of_height))
 
-    def finder(self, rows: U32Array) -> PartsFinder:
+    def finder(self, rows: U32Array) -> _Made:
         """What finds the rows."""
         tree, is_row = self._tree, self._tree.sound.copy()
         is_row[: tree.first_row] = False
@@ -381,11 +407,10 @@ class _Plan:
         lengths, steps = self._with_count(level, ~level.is_leaf, own, counted, np.full(len(counted), COUNTED))
         offsets = offsets_of(lengths)
         numbers = rows[level.numbers - tree.first_row]
-        programs = Programs(numbers, offsets, steps, _signatures(offsets, steps), int(lengths.max()))
+        programs = Programs(numbers, offsets, steps, _signatures(offsets, steps), int(lengths.max(initial=1)))
         index, reached = self._reached(np.repeat(np.arange(len(sizes)), sizes), conjunctions)
-        tags = Vocabulary(tree.leaves)
         computed = ComputedTests(tree.computed, tree.leaves, index.attributes) if tree.computed else None
-        return PartsFinder(tags, index, reached, programs, computed)
+        return _Made(TagIndex(Vocabulary(tree.leaves)), index, reached, programs, computed)
 
     def _requirements(self) -> Requirements:
         """What all rows ask in all their parts, taken to be as likely as it is asked for often."""

@@ -1,11 +1,13 @@
 """Patterns, and attributes that are compared with others and with the message's time."""
 
+import unicodedata
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +24,7 @@ from tagmatch.model.where.automata import NEVER, automaton_of, finds, needed
 from tagmatch.model.where.constraints import Constraint
 from tagmatch.model.where.language import rows_of
 from tagmatch.model.where.values import is_reserved
+from tagmatch.pipeline.filters import computed
 
 _TREES = st.lists(st.tuples(st.sets(filters.tags, max_size=1), verified.trees), min_size=1, max_size=5)
 
@@ -33,6 +36,24 @@ def test_expressions_are_those_of_python(pattern: str, texts: list[str]) -> None
         assert finds(pattern, text, is_like=False) == found
         own = needed(pattern, is_like=False)
         assert not found or any(evaluate(Test("a", own.operator, (each,)), (), {"a": text}) for each in own.texts)
+
+
+@given(verified.of_unicode, st.lists(verified.searched | st.text("aBéÉΩωß日б5٣ ", max_size=5), min_size=1, max_size=8))
+def test_classes_of_unicode_are_those_of_re2(pattern: str, texts: list[str]) -> None:
+    """Which Arrow has; it knows Unicode's letters in another case as we do."""
+    assert [finds(pattern, text, is_like=False) for text in texts] == pc.match_substring_regex(
+        pa.array(texts), pattern
+    ).to_pylist()
+
+
+@pytest.mark.parametrize("category", ["L", "Lu", "Ll", "Lo", "Nd", "N", "P", "Zs", "Sc", "Mn"])
+def test_categories_are_those_of_unicode(category: str) -> None:
+    """For what this Python knows: later versions of Unicode have more characters."""
+    known = [each for each in range(0x30000) if unicodedata.category(chr(each)) not in ("Cn", "Cs")]
+    found = {
+        each for ends in patterns.of_expression(rf"\p{{{category}}}").ranges for each in range(ends[0], ends[1] + 1)
+    }
+    assert found & {*known} == {each for each in known if unicodedata.category(chr(each)).startswith(category)}
 
 
 @given(verified.likes, st.lists(verified.searched, min_size=1, max_size=8))
@@ -275,6 +296,27 @@ def test_stored_and_opened_again(tmp_path: Path, layout: Layout) -> None:
         assert sorted(tm.match([], {"a": "x123", "a7": 1, "b7": 1.5, "a8": 2, "b8": 1})) == [1, 12, 57]
 
 
+def test_only_automata_that_texts_may_reach_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None when an index is opened, and each once."""
+    wheres = [f'a matches "^x{at}[0-9]+$"' for at in range(50)] + [f'a like "y{at}%z_"' for at in range(50)]
+    with TagMatch(tmp_path / "index", device="cpu") as tm:
+        tm.add_sets([[]] * 100, range(100), where=wheres)
+        tm.consolidate()
+    made: list[str] = []
+
+    def counted(pattern: str, *, is_like: bool) -> automata.Automaton:
+        made.append(pattern)
+        return automaton_of(pattern, is_like=is_like)
+
+    monkeypatch.setattr(computed, "automaton_of", counted)
+    with TagMatch.open(tmp_path / "index", device="cpu") as tm:
+        assert not tm.match([], {"a": 5, "b": "x12"})
+        assert not made
+        for text, wanted in (("x123", [1, 12]), ("x12!", []), ("y7 z", []), ("y49_z!", [54, 99]), ("x123", [1, 12])):
+            assert sorted(tm.match([], {"a": text})) == wanted
+        assert sorted(made) == sorted(["^x1[0-9]+$", "^x12[0-9]+$", "y4%z_", "y49%z_", "y7%z_"])
+
+
 #: Where each is wrong, and how its message begins
 REFUSED = [
     ("(a", 1, "nothing closes this ("), ("a)", 2, "this ) closes nothing"), ("[a", 1, "nothing closes this ["),
@@ -282,8 +324,10 @@ REFUSED = [
     ("^*", 1, "there is nothing before this"), ("a++", 2, "a part that is not given back"),
     ("a(?=b)", 2, "looking ahead or behind"), ("(?<!a)b", 1, "looking ahead or behind"),
     (r"(a)\1", 4, "a reference to a group"), (r"(?P=n)", 1, "a reference to a group"),
-    (r"\pL", 1, "classes of Unicode"),
-    (r"[\p{L}]", 2, "classes of Unicode"), (r"a\Z", 2, "the end of the text is written"), (r"\q", 1, "no character is"),
+    (r"\p", 1, "there is no such class of Unicode"),
+    (r"a\p{greek}", 2, r"there is no such class of Unicode: write \p{Greek}"),
+    (r"[\p{L&}]", 2, "there is no such class of Unicode"), (r"[\pL-z]", 2, "a range is from"),
+    (r"a\Z", 2, "the end of the text is written"), (r"\q", 1, "no character is"),
     ("a{2,1}", 2, "a count is at most 1000"), ("a{1001}", 2, "a count is at most 1000"),
     ("[b-a]", 2, "a range is from"),
     (r"[a-\d]", 2, "a range is from"), ("[[:foo:]]", 2, "there is no such class"), ("(?x)a", 1, "no group begins so"),

@@ -44,6 +44,18 @@ expressions = st.builds(
     st.sampled_from(["", "", "$", r"\z"]),
 ) | _in_any_case.map("(?i){}".format)
 
+_classes = st.sampled_from(
+    [r"\pL", r"\p{Lu}", r"\P{Ll}", r"\p{^N}", r"\p{Greek}", r"\P{Han}", r"[\p{Latin}\d]", r"[^\p{L}_]"]
+)
+#: Expressions with classes of Unicode, which Python does not have
+of_unicode = st.builds(
+    "{}{}{}{}".format,
+    st.sampled_from(["", "(?i)"]),
+    st.sampled_from(["", "^"]),
+    st.recursive(_classes | _atoms, _larger, max_leaves=4),
+    st.sampled_from(["", "$"]),
+)
+
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 _LATER = (0, 0, 1, -1, 7_200, -604_800, 10**11)
