@@ -119,9 +119,11 @@ def _rows(expression: Expression, *, negated: bool, depth: int) -> list[Terms]:
     parts = [_rows(part, negated=negated, depth=depth + 1) for part in expression.parts]
     found: list[Terms] | None = [row for part in parts for row in part]
     if (expression.least == 1) == negated:
-        found = parts[0]
-        for part in parts[1:]:
-            found = None if found is None else _product(found, part)
+        # Those of one row are joined at once, which takes a time that grows with their number
+        found = [frozenset().union(*(part[0] for part in parts if len(part) == 1))]
+        for part in parts:
+            if len(part) != 1:
+                found = None if found is None else _product(found, part)
     found = None if found is None else folded(found)
     if found is not None and len(found) <= MAX_CONJUNCTIONS:
         return found
@@ -252,7 +254,8 @@ def _conjunction(terms: Terms) -> Terms:
         left.difference_update(negated)
         left.update(united(negated))
         asked = sorted((test for test in tests if not test.negated), key=_tag_of)
-        for place, test in enumerate(asked):
+        # As many as may be told apart in little time
+        for place, test in enumerate(asked if len(asked) <= MAX_CONJUNCTIONS else ()):
             # The first one stays if two imply each other
             if any(_implies(other, test) for other in asked[:place]) or any(
                 _implies(other, test) and not _implies(test, other) for other in asked[place:]
@@ -263,15 +266,16 @@ def _conjunction(terms: Terms) -> Terms:
 
 def _is_contradictory(terms: Terms) -> bool:
     """Whether terms cannot hold together, as far as two of them say so."""
+    negated: dict[str, list[Constraint]] = {}
+    for term in terms:
+        if _is_range(term) and term.negated:
+            negated.setdefault(term.attribute, []).append(term)
     for term in terms:
         if isinstance(term, str):
             continue
         if term.kind == RANGES and not term.negated:
-            if not term.intervals:
+            if not term.intervals or any(_within(term, other) for other in negated.get(term.attribute, ())):
                 return True
-            for other in terms:
-                if _is_range(other) and other.negated and other.attribute == term.attribute and _within(term, other):
-                    return True
         elif term.negated and (term.payload if term.kind == NO_TAG else term.negation) in terms:
             return True
     return False

@@ -86,11 +86,9 @@ class _Automata:
         count = len(patterns)
         self._patterns, self._making, self._is_made = patterns, Lock(), np.zeros(count, np.bool_)
         self._used_steps = self._used_states = 0
-        numbers = [np.zeros(count, np.int64) for _ in range(4)]
-        self.arrays = _Tables(
-            *numbers[:2], np.zeros(256 * count, np.uint8), numbers[2], np.zeros(0, np.uint16), numbers[3],
-            np.zeros(0, np.uint8),
-        )  # fmt: skip
+        firsts, widths, step_begins, state_begins = (np.zeros(count, np.int64) for _ in range(4))
+        steps, at_end = np.zeros(0, np.uint16), np.zeros(0, np.uint8)
+        self.arrays = _Tables(firsts, widths, np.zeros(256 * count, np.uint8), step_begins, steps, state_begins, at_end)
 
     def with_those_of(self, patterns: I64Array) -> _Tables:
         """The arrays that have those of some patterns, by number."""

@@ -82,14 +82,14 @@ class _Made(NamedTuple):
     """What finds sets that ask for parts."""
 
     tags: TagIndex  # those that parts have
-    index: FilterIndex
+    filters: FilterIndex
     reached: Reached
     programs: Programs
     computed: ComputedTests | None
 
     @property
     def nbytes(self) -> int:
-        own = self.tags.nbytes + self.index.nbytes + bytes_of(*self.reached, *self.programs)
+        own = self.tags.nbytes + self.filters.nbytes + bytes_of(*self.reached, *self.programs)
         return own + (0 if self.computed is None else self.computed.nbytes)
 
 
@@ -119,17 +119,17 @@ class PartsFinder(Finder):
         """Messages as ranks of the tags that parts have, and codes."""
         own = self._own()
         ranks = own.tags.ranks(messages.tags, messages.first, messages.last)
-        table = messages_of(ranks, messages.tags, messages.first, messages.last, own.index.attributes)
-        own.index.seen.count(len(messages), table.attributes)
+        table = messages_of(ranks, messages.tags, messages.first, messages.last, own.filters.attributes)
+        own.filters.seen.count(len(messages), table.attributes)
         return table if own.computed is None else own.computed.with_held(table, messages)
 
     def find(self, prepared: MessageTable) -> RowsFound:
         """As `Finder` says."""
         own = self._own()
-        rows, rejected, _ = own.index.rows_found(prepared)
-        ends, room = np.zeros(len(prepared.offsets), np.int64), np.zeros(own.index.attributes.count, np.uint32)
+        rows, rejected, _ = own.filters.rows_found(prepared)
+        ends, room = np.zeros(len(prepared.offsets), np.int64), np.zeros(own.filters.attributes.count, np.uint32)
         found = (rows.offsets.astype(np.int64, copy=False), rows.values.astype(np.uint32, copy=False))
-        constraints = own.index.constraints.arrays
+        constraints = own.filters.constraints.arrays
         kept, looked_at = _verified(prepared, found, own.reached, own.programs, constraints, room, ends)
         return RowsFound(Lists(ends, kept), rejected + looked_at - len(kept))
 

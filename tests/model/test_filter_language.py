@@ -24,7 +24,7 @@ from tagmatch.model.columns import strings_of
 from tagmatch.model.errors import FilterError
 from tagmatch.model.input import messages, values
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among
-from tagmatch.model.where import areas, constraints, language
+from tagmatch.model.where import alternatives, areas, constraints, language
 from tagmatch.model.where.areas import check
 from tagmatch.model.where.constraints import Constraint
 from tagmatch.model.where.language import rows_of, stored_rows
@@ -398,3 +398,19 @@ def test_shapes_of_tags(drawn: list[Any]) -> None:
         letter = type(area).__name__[0]
         assert (chr(kinds[place]), negated[place]) == (letter if plane else letter.lower(), is_negated)
         assert values[place].tolist() == [*numbers_of(area), 0.0, 0.0, 0.0][:4]
+
+
+@pytest.mark.parametrize(
+    ("text", "tests"),
+    [
+        (" and ".join(f"a{at} = 1 and not b{at} = 2" for at in range(500)), 1000),
+        (" and ".join(f"a = {at}" for at in range(2000)), 2000),
+    ],
+)
+def test_many_tests_are_not_compared_in_pairs(text: str, tests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would take a time that grows with the square of their number."""
+    looked_at = []
+    for name in ("_within", "_implies", "_product"):
+        monkeypatch.setattr(alternatives, name, lambda *given: looked_at.append(given))
+    (row,) = rows_of(text)
+    assert (len(row.constraints), looked_at) == (tests, [])
