@@ -40,6 +40,7 @@ from tagmatch.model.options import KeyType, LayoutOptions
 Rows: TypeAlias = npt.NDArray[np.integer[Any]]
 
 _U = np.uint64
+_NO_BITS = frozen(np.zeros(0, np.uint8))
 
 
 class Table:
@@ -400,6 +401,11 @@ class Segment(Table):
     def live(self) -> int:
         """Rows that are not deleted."""
         return len(self) - (0 if self.deletions is None else self.deletions.count)
+
+    @property
+    def deleted(self) -> U8Array:
+        """The bits of rows that are deleted (see `Deletions`); none if no row is."""
+        return _NO_BITS if self.deletions is None else self.deletions.bits
 
     @property
     def frequencies(self) -> UIntArray:

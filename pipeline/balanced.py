@@ -10,19 +10,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, IntArray, Lists, U32Array, U64Array, UIntArray, frozen, offsets_of
+from tagmatch.model.arrays import I64Array, IntArray, Lists, U8Array, U32Array, U64Array, UIntArray, frozen, offsets_of
 from tagmatch.model.kernels.hashing import SIGNATURE_BITS, SIGNATURE_WORDS, add_tag, contains, signatures_of
 from tagmatch.model.kernels.intrinsics import array_at
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges, run_rows
-from tagmatch.model.tables import PartitionTable, Segment
+from tagmatch.model.tables import PartitionTable, Segment, is_deleted
 from tagmatch.pipeline.one import (
     LAYOUT,
     LAYOUT_SCALAR,
     RANK_OFFSETS,
     RANKS,
     OneQuery,
+    deleted_in,
     has_empty,
     kernels_of,
     live_of,
@@ -30,7 +31,7 @@ from tagmatch.pipeline.one import (
     ranks_of,
     scalar,
 )
-from tagmatch.pipeline.segment import Batches, Found, PartitionFinder, RowsFound
+from tagmatch.pipeline.segment import Batches, Counted, Found, PartitionFinder, RowsFound
 from tagmatch.pipeline.tags import QueryBatch, TagIndex, contains_ranks
 
 _U = np.uint64
@@ -197,6 +198,8 @@ class _Asked(NamedTuple):
     partitions: I64Array
     batch_offsets: I64Array
     queued: I64Array
+    answered: U8Array  # Of each query, whether it has a row that is not deleted, and needs no more; empty: all need all
+    deleted: U8Array  # See `Deletions`
 
 
 class _Known(NamedTuple):
@@ -215,22 +218,25 @@ class _Known(NamedTuple):
 @kernel
 def _match_batches(asked, known, batch_size, exact):
     """Algorithm 3 on every batch, or part of it of `batch_size`; returns matching (query, set id) pairs."""
-    query_signatures, query_offsets, query_ranks, partitions, batch_offsets, queued = asked
+    query_signatures, query_offsets, query_ranks, partitions, batch_offsets, queued, answered, deleted = asked
     words, offsets, ranks, first_rows, first_blocks, first_groups, of_blocks, of_groups = known
     found_query = np.empty(1024, np.uint32)
     found_set = np.empty(1024, np.uint32)
     used = 0
     rejected = 0
-    batch = np.empty((batch_size, SIGNATURE_WORDS), np.uint64)
+    batch, numbers = np.empty((batch_size, SIGNATURE_WORDS), np.uint64), np.empty(batch_size, np.int64)
+    one_is_enough = len(answered) > 0
     everyone = np.arange(batch_size)
     in_group = np.empty(batch_size + 1, np.int64)
     in_block = np.empty(batch_size + 1, np.int64)
     for b in range(len(partitions)):
         partition = partitions[b]
         for start in range(batch_offsets[b], batch_offsets[b + 1], batch_size):
-            size = min(batch_size, batch_offsets[b + 1] - start)
-            for i in range(size):
-                batch[i] = query_signatures[queued[start + i]]
+            size = 0
+            for query in queued[start : min(start + batch_size, batch_offsets[b + 1])]:
+                if not (one_is_enough and answered[query]):
+                    batch[size], numbers[size] = query_signatures[query], query
+                    size += 1
             first_block, last_block = first_blocks[partition], first_blocks[partition + 1]
             for group in range(first_groups[partition], first_groups[partition + 1]):
                 group_size = _filter(of_groups[group], batch, everyone, size, in_group)
@@ -244,10 +250,11 @@ def _match_batches(asked, known, batch_size, exact):
                     begin = first_rows[partition] + (block - first_block) * _BLOCK_ROWS
                     end = min(begin + _BLOCK_ROWS, first_rows[partition + 1])
                     for i in range(block_size):
-                        query_signature = batch[in_block[i]]
+                        query_signature, query = batch[in_block[i]], numbers[in_block[i]]
+                        if one_is_enough and answered[query]:
+                            continue
                         if _count_contained(words, begin, end, query_signature) == 0:
                             continue
-                        query = queued[start + in_block[i]]
                         for row in range(begin, end):
                             if _count_contained(words, row, row + 1, query_signature) == 0:
                                 continue
@@ -257,11 +264,17 @@ def _match_batches(asked, known, batch_size, exact):
                             ):  # fmt: skip
                                 rejected += 1
                                 continue
+                            if one_is_enough:
+                                if is_deleted(deleted, row):
+                                    continue
+                                answered[query] = 1
                             if used == len(found_query):
                                 found_query = np.concatenate((found_query, found_query))
                                 found_set = np.concatenate((found_set, found_set))
                             found_query[used], found_set[used] = query, row
                             used += 1
+                            if one_is_enough:
+                                break
     return found_query[:used], found_set[:used], rejected
 
 
@@ -310,7 +323,7 @@ def _sets_of(tables, ranks, rank_offset):
     )
     asked = _Asked(
         signature, np.array([0, len(ranks)]), ranks, partitions, np.arange(len(partitions) + 1),
-        np.zeros(len(partitions), np.int64),
+        np.zeros(len(partitions), np.int64), np.zeros(0, np.uint8), deleted_in(tables),
     )  # fmt: skip
     known = _Known(
         words, array_at(tables, RANK_OFFSETS, rank_offset), array_at(tables, RANKS, np.uint32),
@@ -388,11 +401,25 @@ class BalancedSubsetMatch(PartitionFinder):
 
     def match(self, batches: Batches) -> Found:
         """As `PartitionFinder` says."""
+        return self._match(batches, np.zeros(0, np.uint8), frozen(np.zeros(0, np.uint8)))
+
+    def _match(self, batches: Batches, answered: U8Array, deleted: U8Array) -> Found:
         queries = batches.queries
         asked = _Asked(
-            batches.signatures, queries.offsets, queries.ranks, batches.partitions, batches.offsets, batches.queued
-        )
+            batches.signatures, queries.offsets, queries.ranks, batches.partitions, batches.offsets, batches.queued,
+            answered, deleted,
+        )  # fmt: skip
         return Found(*_match_batches(asked, self._known, self.batch_size, self._exact))
+
+    def count(self, prepared: QueryBatch, segment: Segment, most: int) -> Counted:
+        """As `Finder` says; a query of which one key is wanted is matched until a set is found."""
+        if most > 1:
+            return super().count(prepared, segment, most)
+        if self.has_empty and len(segment.live_rows(0, 1)):
+            return Counted(np.ones(len(prepared), np.int64), len(prepared))
+        answered = np.zeros(len(prepared), np.uint8)
+        found = self._match(self.route(prepared), answered, segment.deleted)
+        return Counted(answered.astype(np.int64), len(found.sets), found.rejected)
 
     def find(self, prepared: QueryBatch) -> RowsFound:
         """As `Finder` says."""

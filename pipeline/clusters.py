@@ -16,7 +16,7 @@ import numpy as np
 from tagmatch.model.arrays import IntArray, U8Array, U32Array, UIntArray, frozen
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.parallel import even_ranges, run_rows
-from tagmatch.model.tables import Segment
+from tagmatch.model.tables import Segment, is_deleted
 from tagmatch.pipeline.tags import contains_ranks
 
 _U = np.uint64
@@ -26,8 +26,12 @@ _MOST_SHARED = 255
 # So many rows that share a rank which a query does not have are passed over one by one, the others by a search
 _NEAR_ROWS = _U(64)
 # Ranks of a row that are looked at before it is turned away: to branch for each takes longer
-_AT_ONCE = _U(4)
+_RANKS_AT_ONCE = _U(4)
 
+#: Of runs, and of their rows, so many are looked at before it is asked whether the keys are enough
+AT_ONCE = _U(128)
+# Stands for the third rank of a set of two tags; the bit of it is that of `NO_RANK`
+_SHORTER = _U(0x7FFFFFFF)
 #: Stands for the second rank of a set of one tag
 NO_RANK = np.uint32(0xFFFFFFFF)
 
@@ -94,6 +98,42 @@ def rarest_ranks(clusters: Clusters) -> U8Array:
     return frozen(np.packbits(np.append(first_rows[1:] != first_rows[:-1], np.False_), bitorder="little"))
 
 
+class Runs(NamedTuple):
+    """The rows of each cluster in runs with the same second-rarest rank, by which they are counted."""
+
+    first_runs: U32Array  # The cluster of rank `r` has runs `first_runs[r]` to `first_runs[r + 1]`
+    starts: U32Array  # The first row of each run, and the one behind the last
+    seconds: U32Array  # Of each run
+    thirds: U32Array  # Of each row, the third-rarest rank, with the highest bit if there are more
+
+
+@kernel
+def _runs(clusters, first_runs, starts, thirds):
+    offsets, ranks, seconds, first_rows = clusters
+    used = 0
+    for rank in range(len(first_rows) - 1):
+        first_runs[rank] = used
+        for row in range(first_rows[rank], first_rows[rank + 1]):
+            begin, count = offsets[row], offsets[row + 1] - offsets[row]
+            thirds[row] = _SHORTER
+            if count > 2:
+                thirds[row] = _U(ranks[begin + 2]) | (_U(count > 3) << _U(31))
+            if row == first_rows[rank] or seconds[row] != seconds[row - 1]:
+                starts[used] = row
+                used += 1
+    first_runs[len(first_rows) - 1] = used
+    starts[used] = len(seconds)
+    return used
+
+
+def runs_of(clusters: Clusters) -> Runs:
+    """The runs of a segment's clusters."""
+    count = len(clusters.seconds)
+    first_runs, starts, thirds = (np.empty(size, np.uint32) for size in (len(clusters.first_rows), count + 1, count))
+    starts = starts[: 1 + _runs(tuple(clusters), first_runs, starts, thirds)].copy()
+    return Runs(*(frozen(each) for each in (first_runs, starts, clusters.seconds[starts[:-1]], thirds)))
+
+
 @lent
 def bit_of(bits, rank):
     """Where the bit of a rank is: its byte, and its place there."""
@@ -114,10 +154,10 @@ def all_known(bits, ranks, at, end):
     """Whether the bits of all ranks from `at` on, below `end`, are set."""
     found = _U(1)
     while at < end and found:
-        for i in range(_AT_ONCE):
+        for i in range(_RANKS_AT_ONCE):
             word, bit = bit_of(bits, ranks[min(at + i, end - _U(1))])
             found &= bits[word] >> bit
-        at += _AT_ONCE
+        at += _RANKS_AT_ONCE
     return found
 
 
@@ -201,6 +241,82 @@ def scan(bits, query, known, edges, out, used):
 
 
 @lent
+def keys_at(weights, row):
+    """How many keys a row has; none if it is deleted."""
+    key_offsets, is_single, deleted = weights
+    count = _U(1)
+    if not is_single:
+        count = _U(key_offsets[row + 1]) - _U(key_offsets[row])
+    return count * (_U(1) - is_deleted(deleted, row))
+
+
+@lent
+def _tally_row(bits, thirds, weights, row, longer, tallied):
+    """Count a row whose second rank is known, if its third one is, too; one with more ranks is left for later."""
+    waiting, found, keys = tallied
+    third = _U(thirds[row])
+    is_known = _U(bits[((third & _SHORTER) >> _U(3)) & _U(len(bits) - 1)] >> (third & _U(7))) & _U(1)
+    longer[waiting] = row
+    waiting += is_known & (third >> _U(31))
+    is_known &= ~(third >> _U(31))
+    return waiting, found + is_known, keys + keys_at(weights, row) * is_known
+
+
+@lent
+def _tally_longer(bits, known, weights, longer, tallied):
+    """Count the rows that were left, if all their ranks are known."""
+    (offsets, ranks, _, _), (waiting, found, keys) = known[0], tallied
+    for place in range(waiting):
+        row = _U(longer[place])
+        if all_known(bits, ranks, _U(offsets[row]) + _U(3), _U(offsets[row + _U(1)])):
+            found += _U(1)
+            keys += keys_at(weights, row)
+    return _U(0), found, keys
+
+
+@lent
+def tally(bits, known, runs, ends, weights, most, room):
+    """How many keys the rows of some runs have that a query contains, or some, if `most` or more.
+
+    And how many rows these are, and were read. There is a bit for each rank. It does not branch on the second rank of
+    a run, nor on the third one of a row.
+    """
+    (_, _, seconds, _), (_, starts, of_runs, thirds), (chosen, longer) = known[0], runs, room
+    run, end, read, tallied = _U(ends[0]), _U(ends[1]), _U(0), (_U(0), _U(0), _U(0))
+    row, row_end = _U(starts[run]), _U(starts[end])
+    if row_end - row < _U(2) * (end - run):  # most are runs of one row
+        while row < row_end and tallied[2] < most:
+            stop, count = min(row_end, row + AT_ONCE), _U(0)
+            for each in range(row, stop):
+                word, bit = bit_of(bits, seconds[each])
+                chosen[count] = each
+                count += _U(bits[word] >> bit) & _U(1)
+            for i in range(count):
+                tallied = _tally_row(bits, thirds, weights, _U(chosen[i]), longer, tallied)
+            tallied = _tally_longer(bits, known, weights, longer, tallied)
+            read += stop - row
+            row = stop
+        return tallied[2], tallied[1], np.int64(read)
+    while run < end and tallied[2] < most:
+        stop, count = min(end, run + AT_ONCE), _U(0)
+        for each in range(run, stop):
+            word, bit = bit_of(bits, of_runs[each])
+            chosen[count] = each
+            count += _U(bits[word] >> bit) & _U(1)
+        run = stop
+        for i in range(count):
+            row, row_end = _U(starts[chosen[i]]), _U(starts[_U(chosen[i]) + _U(1)])
+            read += row_end - row
+            while row < row_end and tallied[2] < most:
+                stop = min(row_end, row + AT_ONCE)
+                for each in range(row, stop):
+                    tallied = _tally_row(bits, thirds, weights, each, longer, tallied)
+                tallied = _tally_longer(bits, known, weights, longer, tallied)
+                row = stop
+    return tallied[2], tallied[1], np.int64(read)
+
+
+@lent
 def verify_stamped(stamps_of_query, known, out, used, noted):
     """Leave of the rows `out[used:noted]` those that a query contains; returns where they end.
 
@@ -213,9 +329,9 @@ def verify_stamped(stamps_of_query, known, out, used, noted):
         at, end = _U(offsets[row]) + _U(1), _U(offsets[row + _U(1)])
         found = _U(stamps[ranks[min(at, end - _U(1))]] == number)
         read += found
-        for place in range(_U(1), _AT_ONCE):
+        for place in range(_U(1), _RANKS_AT_ONCE):
             found &= _U(stamps[ranks[min(at + place, end - _U(1))]] == number)
-        at += _AT_ONCE
+        at += _RANKS_AT_ONCE
         while at < end and found:
             found = _U(stamps[ranks[at]] == number)
             at += _U(1)

@@ -301,8 +301,8 @@ class _InAllParts:
     parts: Sequence[Any]
     first_keys: Sequence[int]
 
-    def subset_match(self) -> _InAllParts:
-        return _InAllParts([part.subset_match() for part in self.parts], self.first_keys)
+    def subset_match(self, wanted: Wanted = Wanted.keys) -> _InAllParts:
+        return replace(self, parts=[part.subset_match(wanted) for part in self.parts])
 
     @property
     def found(self) -> int:
@@ -465,8 +465,8 @@ class _Guarded:
     device: DeviceMatcher
     stage: Any
 
-    def subset_match(self) -> _Guarded:
-        return replace(self, stage=self.hybrid.ask(self.device, self.stage.subset_match))
+    def subset_match(self, wanted: Wanted = Wanted.keys) -> _Guarded:
+        return replace(self, stage=self.hybrid.ask(self.device, partial(self.stage.subset_match, wanted)))
 
     @property
     def found(self) -> int:

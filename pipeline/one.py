@@ -534,11 +534,10 @@ def prepare(
     """What `ranks_of` and `add_keys` need, followed by arrays and scalars of the layout."""
     known, ranks, keys = segment.vocabulary.tags, segment.tagsets.ranks, segment.keys.keys
     numbers = np.array([segment.tagsets.has_empty_set, *scalars], np.int64)
-    deleted = np.zeros(0, np.uint8) if segment.deletions is None else segment.deletions.bits
     names = (np.zeros(0, np.int64), np.zeros(0, np.uint8))
     if segment.keys.names is not None:
         names = segment.keys.names.offsets, segment.keys.names.data
-    common = (*tags.known, known.offsets, known.data, ranks.offsets, ranks.values, keys.offsets, keys.values, deleted)
-    common += names
+    common = (*tags.known, known.offsets, known.data, ranks.offsets, ranks.values, keys.offsets, keys.values)
+    common += (segment.deleted, *names)
     varying = (known.offsets, ranks.offsets, keys.offsets, keys.values)
     return Prepared(numbers, *common, *arrays), DTypes(*(array.dtype.type for array in varying))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tagmatch.model.arrays import Lists, U8Array, U32Array, pooled
+from tagmatch.model.arrays import Lists, U8Array, U32Array, bytes_of, pooled
 from tagmatch.model.kernels.intrinsics import array_at, on_stack, rows_on_stack
 from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.lists import ascending_row
@@ -20,14 +20,19 @@ from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import ClusterTable, Segment
 from tagmatch.pipeline.clusters import (
+    AT_ONCE,
     NO_RANK,
     NO_RANKS_BIT,
+    Runs,
     all_known,
     bit_of,
     clusters_of,
+    keys_at,
     rarest_ranks,
+    runs_of,
     scan,
     shared_ranks,
+    tally,
     verify_stamped,
     walk,
 )
@@ -47,7 +52,7 @@ from tagmatch.pipeline.one import (
     prepare,
     ranks_to,
 )
-from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
+from tagmatch.pipeline.segment import Counted, Finder, RowsFound, SegmentMessages
 from tagmatch.pipeline.tags import QueryBatch, TagIndex, contains_ranks
 
 _U = np.uint64
@@ -82,6 +87,7 @@ FEW_QUERIES = 16
 _ROWS_A_QUERY, _MOST_ROOM = 16, 1 << 22
 # Columns of what there is about the tags of a block that some set has as its rarest; of each place, how many are before
 _RANK, _BEFORE, _ROW, _ROW_END = range(4)
+_AT_ONCE = int(AT_ONCE)
 
 
 @lent
@@ -106,7 +112,7 @@ def _mark(bits, ranks, begin, end):
 @lent
 def _rarest_tags(block, rarest, tags):
     """Write the ranks that some set has as its rarest, and for each place of a block how many are before it."""
-    (query_offsets, query_ranks), first, last, _ = block
+    (query_offsets, query_ranks), first, last, _, _ = block
     base, used, behind = _U(query_offsets[first]), _U(0), _U(8 * len(rarest) - 1)
     count = _U(query_offsets[last]) - base
     for i in range(count):
@@ -121,7 +127,7 @@ def _rarest_tags(block, rarest, tags):
 @lent
 def _mark_alone(block, rarest, tags, bits, exact):
     """As `_rarest_tags`, of one query, whose bits are set; each rank once if there is a bit for each."""
-    (query_offsets, query_ranks), first, last, _ = block
+    (query_offsets, query_ranks), first, last, _, _ = block
     base, used, behind = _U(query_offsets[first]), _U(0), _U(8 * len(rarest) - 1)
     count, keep = _U(query_offsets[last]) - base, _U(not exact)
     for i in range(count):
@@ -142,8 +148,8 @@ def _candidates(block, tags, seconds, bits, places, ends):
 
     Query `i` has the rows up to `ends[i + 1, 0]`, and `ends[i + 1, 1]` rows in clusters that are not small.
     """
-    (query_offsets, query_ranks), first, last, alone = block
-    base, used, few = _U(query_offsets[first]), _U(0), _U(_FEW_ROWS if alone else SCAN_ROWS)
+    (query_offsets, query_ranks), first, last, alone, few = block
+    base, used = _U(query_offsets[first]), _U(0)
     for query in range(first, last):
         # One bit for each rank modulo 64: most rows are turned away by it. Sets of one tag must pass.
         query_bits, others, begun = _U(1) << (_U(NO_RANK) & _U(63)), _U(0), used
@@ -196,10 +202,9 @@ def _once(bits, tags, first, last):
 @kernel
 def _verify(block, tags, candidates, known, limits, bits, out, ends):
     """Append the rows that each query of a block contains; returns them, and how many were read."""
-    ((query_offsets, query_ranks), first, last, alone), (places, row_ends) = block, candidates
+    ((query_offsets, query_ranks), first, last, alone, few), (places, row_ends) = block, candidates
     ((_, ranks, _, first_rows), _, _), (has_empty, most, walk_rows) = known, limits
     base, exact, read, used = query_offsets[first], 8 * len(bits) >= len(first_rows), 0, ends[first]
-    few = _FEW_ROWS if alone else SCAN_ROWS
     for query in range(first, last):
         begin, end = query_offsets[query], query_offsets[query + 1]
         candidate, last_candidate = row_ends[query - first, 0], row_ends[query - first + 1, 0]
@@ -228,7 +233,7 @@ def _verify(block, tags, candidates, known, limits, bits, out, ends):
                 of_query = query_ranks, begin, end  # here, as to make it counts references
                 for i in range(first_tag, last_tag):
                     row, row_end = np.int64(tags[i, _ROW]), np.int64(tags[i, _ROW_END])
-                    if row_end - row > few and read <= most:
+                    if row_end - row > np.int64(few) and read <= most:
                         if row_end - row > walk_rows:
                             used, more = walk(bits, of_query, known, (row, row_end), most - read, out, used)
                         else:
@@ -243,58 +248,124 @@ def _verify(block, tags, candidates, known, limits, bits, out, ends):
 
 
 @kernel
-def _find_sets(queries, known, limits, bits, ends, out):
-    """Rows that each query contains, the empty set's first, and how many rows except that one were read.
+def _count(block, tags, candidates, known, limits, bits, rows, counts):
+    """Count the keys of rows that each query of a block contains, or some of them, if they are as many as is asked for.
 
-    The rows are in `out`, or in larger memory.
-
-    The limits say whether there is an empty set, after how many rows it goes no further, and of how many rows clusters
-    are not walked. Queries have their ranks in any order, also several times, and UNKNOWN; if `bits` has not one for
-    each rank, ascending and each once.
+    Returns how many rows these are, with `rows` more, and how many were read.
     """
-    (query_offsets, query_ranks), ((offsets, ranks, seconds, first_rows), _, rarest) = queries, known
-    longest, count, size = 0, len(ends) - 1, min(_BLOCK, len(ends) - 1)
-    for query in range(count):
-        longest = max(longest, query_offsets[query + 1] - query_offsets[query])
-    longest = max(longest, min(_BLOCK_TAGS, query_offsets[count] - query_offsets[0]))
-    # Few arrays, as to make one takes 60 ns
-    tags, places = rows_on_stack(np.uint32, FEW_TAGS, 4), rows_on_stack(np.int64, _FEW_PLACES, 3)
-    row_ends = rows_on_stack(np.int64, 2, 2)
-    if count > 1 or longest >= FEW_TAGS:
-        tags, places = np.empty((longest + 1, 4), np.uint32), np.empty((16 * size, 3), np.int64)
-        row_ends = np.empty((size + 1, 2), np.int64)
-    row_ends[0, 0] = row_ends[0, 1] = 0
-    exact, total, touched = 8 * len(bits) >= len(first_rows), 0, np.uint32(0)
-    # Each miss of the cache gets a loop of its own, without a branch on what is read: the processor then waits for many
-    # misses at once instead of for one after the other. Branches come in the loop after it, when the data is at hand.
-    last = 0
-    while last < count:
-        first, last = last, last + 1
-        begin, room = query_offsets[first], 0
-        alone = query_offsets[last] - begin > _ALONE
-        while not alone and last < min(count, first + _BLOCK) and query_offsets[last + 1] - begin <= _BLOCK_TAGS:
-            last += 1
-        block = queries, first, last, alone
-        used = _mark_alone(block, rarest, tags, bits, exact) if alone else _rarest_tags(block, rarest, tags)
-        for i in range(used):
-            rank = tags[i, _RANK]
-            tags[i, _ROW], tags[i, _ROW_END] = first_rows[rank], first_rows[rank + np.uint32(1)]
-            room += min(tags[i, _ROW_END] - tags[i, _ROW], np.uint32(SCAN_ROWS))
-        for i in range(used):
-            touched ^= seconds[tags[i, _ROW]]
-        if room >= len(places):
-            places = np.empty((2 * room + 1, 3), np.int64)
-        candidates = _candidates(block, tags, seconds, bits, places, row_ends)
-        for i in range(candidates):
-            row = _U(places[i, 0])
-            places[i, 1], places[i, 2] = offsets[row] + 1, offsets[row + _U(1)]
-        for i in range(candidates):
-            touched ^= ranks[places[i, 1] - 1]
-        out, read = _verify(block, tags, (places, row_ends), known, limits, bits, out, ends)
-        if alone:
-            _clear(bits, query_ranks, begin, query_offsets[last])
-        total += read
-    return out[: ends[count]], total, touched
+    ((query_offsets, query_ranks), first, last, alone, few), (places, row_ends) = block, candidates
+    ((_, ranks, _, _), _, _), (has_empty, most, weights, runs) = known, limits
+    base, read, room = _U(query_offsets[first]), 0, (on_stack(np.uint32, _AT_ONCE), on_stack(np.uint32, _AT_ONCE))
+    for query in range(first, last):
+        begin, end = _U(query_offsets[query]), _U(query_offsets[query + 1])
+        candidate, last_candidate = row_ends[query - first, 0], row_ends[query - first + 1, 0]
+        others, found, keys = row_ends[query - first + 1, 1], _U(0), _U(0)
+        if has_empty:
+            keys = keys_at(weights, 0)
+            found = _U(keys > _U(0))
+        if keys < most and (last_candidate > candidate or others):
+            repeated = not alone and _mark(bits, query_ranks, begin, end) != _U(0)
+            first_tag, last_tag = _U(tags[begin - base, _BEFORE]), _U(tags[end - base, _BEFORE])
+            if repeated:  # candidates of a tag are there as often as the tag
+                _once(bits, tags, first_tag, last_tag)
+                last_candidate, few = candidate, _U(0)
+            for i in range(candidate, last_candidate):
+                read += 1
+                if all_known(bits, ranks, _U(places[i, 1]), _U(places[i, 2])):
+                    own = keys_at(weights, _U(places[i, 0]))
+                    keys += own
+                    found += _U(own > _U(0))
+                    if keys >= most:
+                        break
+            if others or repeated:
+                for i in range(first_tag, last_tag):
+                    rank, row, row_end = tags[i, _RANK], _U(tags[i, _ROW]), _U(tags[i, _ROW_END])
+                    if row_end - row > few and keys < most:
+                        ends = runs[0][rank], runs[0][rank + np.uint32(1)]
+                        own, own_rows, more = tally(bits, known, runs, ends, weights, most - keys, room)
+                        keys += own
+                        found += own_rows
+                        read += more
+            if not alone:
+                _clear(bits, query_ranks, begin, end)
+            few = block[4]
+        rows += np.int64(found)
+        counts[query + 1] = keys
+    return rows, read
+
+
+@cache
+def _in_blocks(of_block: Any, is_counted: bool) -> Any:
+    """What finds the sets that queries contain, block by block of these, by what does so for a block."""
+
+    @kernel
+    def find(queries, known, limits, bits, ends, out):
+        """What is found, and how many rows were read, except the empty set's.
+
+        By `_verify`, the rows that each query contains, the empty set's first, in `out` or in larger memory; by
+        `_count`, how many these are, and `ends` become counts of keys.
+
+        The limits say whether there is an empty set, after how many rows, or keys, it goes no further, and of how many
+        rows clusters are not walked, or what each row counts for. Queries have their ranks in any order, also several
+        times, and UNKNOWN; if `bits` has not one for each rank, ascending and each once.
+        """
+        (query_offsets, query_ranks), ((offsets, ranks, seconds, first_rows), _, rarest) = queries, known
+        longest, count, size = 0, len(ends) - 1, min(_BLOCK, len(ends) - 1)
+        for query in range(count):
+            longest = max(longest, query_offsets[query + 1] - query_offsets[query])
+        longest = max(longest, min(_BLOCK_TAGS, query_offsets[count] - query_offsets[0]))
+        # Few arrays, as to make one takes 60 ns
+        tags, places = rows_on_stack(np.uint32, FEW_TAGS, 4), rows_on_stack(np.int64, _FEW_PLACES, 3)
+        row_ends = rows_on_stack(np.int64, 2, 2)
+        if count > 1 or longest >= FEW_TAGS:
+            tags, places = np.empty((longest + 1, 4), np.uint32), np.empty((16 * size, 3), np.int64)
+            row_ends = np.empty((size + 1, 2), np.int64)
+        row_ends[0, 0] = row_ends[0, 1] = 0
+        exact, total, touched = 8 * len(bits) >= len(first_rows), 0, np.uint32(0)
+        # Each miss of the cache gets a loop of its own, without a branch on what is read: the processor then waits for
+        # many misses at once instead of for one after the other. Branches come in the loop after it, when the data is
+        # at hand.
+        last = 0
+        while last < count:
+            first, last = last, last + 1
+            begin, room = query_offsets[first], 0
+            alone = query_offsets[last] - begin > _ALONE
+            while not alone and last < min(count, first + _BLOCK) and query_offsets[last + 1] - begin <= _BLOCK_TAGS:
+                last += 1
+            few = _U(_FEW_ROWS if alone else SCAN_ROWS)
+            if is_counted and first > 0 and limits[1] == _U(1):
+                # If most queries have an answer, the first one is found sooner than all candidates
+                answered = 0
+                for i in range(max(first - _BLOCK, 0), first):
+                    answered += np.int64(ends[i + 1] > 0)
+                if 2 * answered > min(first, _BLOCK):
+                    few = _U(0)
+            block = queries, first, last, alone, few
+            used = _mark_alone(block, rarest, tags, bits, exact) if alone else _rarest_tags(block, rarest, tags)
+            for i in range(used):
+                rank = tags[i, _RANK]
+                tags[i, _ROW], tags[i, _ROW_END] = first_rows[rank], first_rows[rank + np.uint32(1)]
+                room += min(tags[i, _ROW_END] - tags[i, _ROW], np.uint32(SCAN_ROWS))
+            for i in range(used):
+                touched ^= seconds[tags[i, _ROW]]
+            if room >= len(places):
+                places = np.empty((2 * room + 1, 3), np.int64)
+            candidates = _candidates(block, tags, seconds, bits, places, row_ends)
+            for i in range(candidates):
+                row = _U(places[i, 0])
+                places[i, 1], places[i, 2] = offsets[row] + 1, offsets[row + _U(1)]
+            for i in range(candidates):
+                touched ^= ranks[places[i, 1] - 1]
+            out, read = of_block(block, tags, (places, row_ends), known, limits, bits, out, ends)
+            if alone:
+                _clear(bits, query_ranks, begin, query_offsets[last])
+            total += read
+        return out, total, touched
+
+    return find
+
+
+_find_sets, _count_sets = _in_blocks(_verify, False), _in_blocks(_count, True)
 
 
 @kernel
@@ -377,6 +448,7 @@ def _sets_of(tables, ranks, most, types, bits, out):
     ends[0], edges[0], edges[1] = 0, 0, len(ranks)
     limits = empty != 0, most, WALK_ROWS
     sets, read, _ = _find_sets((edges, ranks), (clusters, shared, rarest), limits, bits, ends, out)
+    sets = sets[: ends[1]]
     return sets, read - len(sets) + empty if read <= most else -1
 
 
@@ -421,6 +493,7 @@ class RarestSubsetMatch(Finder):
         # Bitmaps, which are zeros, and stamps that no thread uses now
         self._bitmaps: list[U8Array] = []
         self._stamps: list[U8Array] = []
+        self._runs: Runs | None = None
 
     @classmethod
     def of(cls, segment: Segment, options: MatchOptions) -> RarestSubsetMatch:
@@ -433,7 +506,8 @@ class RarestSubsetMatch(Finder):
     @property
     def nbytes(self) -> int:
         """As `Finder` says."""
-        return self._clusters.seconds.nbytes + self._shared.nbytes + self._rarest.nbytes
+        runs = () if self._runs is None else self._runs
+        return self._clusters.seconds.nbytes + self._shared.nbytes + self._rarest.nbytes + bytes_of(*runs)
 
     def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
         """As `Finder` says."""
@@ -461,9 +535,30 @@ class RarestSubsetMatch(Finder):
         else:
             bits = _last(self._bitmaps, 1 << (ranks >> 3).bit_length())
             rows, read, _ = _find_sets(queries, known, (self._has_empty, ALL, WALK_ROWS), bits, ends, out)
+            rows = rows[: ends[-1]]
             self._bitmaps.append(bits)
         self._rows_a_query = len(rows) / len(prepared)
         return RowsFound(Lists(ends, rows), int(read) + self._has_empty * len(prepared) - len(rows))
+
+    def count(self, prepared: QueryBatch, segment: Segment, most: int) -> Counted:
+        """As `Finder` says."""
+        counts, keys = np.zeros(len(prepared) + 1, np.int64), segment.keys.keys
+        if len(self) == 0 or (len(prepared.ranks) == 0 and not self._has_empty):
+            return Counted(counts[1:])
+        known = tuple(self._clusters), self._shared, self._rarest
+        queries, ranks = (prepared.offsets, prepared.ranks), len(self._clusters.first_rows)
+        bits = _last(self._bitmaps, 1 << (ranks >> 3).bit_length())
+        weights = keys.offsets, len(keys.values) == len(keys), segment.deleted
+        limits = self._has_empty, np.uint64(most), weights, tuple(self._all_runs())
+        found, read, _ = _count_sets(queries, known, limits, bits, counts, 0)
+        self._bitmaps.append(bits)
+        return Counted(counts[1:], int(found), int(read) + self._has_empty * len(prepared) - int(found))
+
+    def _all_runs(self) -> Runs:
+        """The runs of all clusters, made when keys are first counted."""
+        if self._runs is None:
+            self._runs = runs_of(self._clusters)
+        return self._runs
 
     def _room(self, queries: int) -> U32Array:
         """Room for the rows of all queries; kernels have more, where it is too small, by copying them."""

@@ -23,7 +23,7 @@ from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import MatchOptions, Wanted
 from tagmatch.model.tables import Deletions, KeyTable, Segment
-from tagmatch.pipeline.one import AnswersOne, OfSeveralTypes, OneQuery, one_of_all
+from tagmatch.pipeline.one import ALL, AnswersOne, OfSeveralTypes, OneQuery, one_of_all
 from tagmatch.pipeline.tags import (
     QueryBatch,
     Space,
@@ -79,8 +79,8 @@ class Matched(Protocol):
 class Preprocessed(Protocol):
     """Queries, as a matcher's subset match takes them."""
 
-    def subset_match(self) -> Matched:
-        """Sets that each query contains."""
+    def subset_match(self, wanted: Wanted = Wanted.keys) -> Matched:
+        """Sets that each query contains, or as many as what is wanted of them, for which keys are then looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +232,20 @@ class RowsFound(NamedTuple):
     key_places: Lists | None = None  # Places in the key table of keys that were found alone, without their row's others
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Counted:
+    """How many keys messages have in a segment: `Matched`, if numbers are wanted."""
+
+    counts: I64Array
+    found: int = 0  # Their sets, and single keys
+    rejected: int = 0
+    once: ClassVar[bool] = False
+
+    def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:  # noqa: ARG002
+        """The number of each message."""
+        return as_numbers(self.counts, wanted)
+
+
 class Finder(ABC):
     """Finds rows of one segment, deleted or not. Any number of threads may share it."""
 
@@ -261,6 +275,11 @@ class Finder(ABC):
     @abstractmethod
     def find(self, prepared: Any) -> RowsFound:
         """The rows that each message satisfies (stage 2, subset match)."""
+
+    def count(self, prepared: Any, segment: Segment, most: int) -> Counted:  # noqa: ARG002 - others stop there
+        """How many keys of the segment each message has, or some number from `most` on, if there are so many."""
+        found = SegmentSets.of(self.find(prepared), segment)
+        return Counted(found.counts(), found.found, found.rejected)
 
     @abstractmethod
     def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery | OfSeveralTypes | None:
@@ -299,6 +318,15 @@ class SegmentSets:
     rejected: int = 0
     once: ClassVar[bool] = True  # See `Matched`
 
+    @classmethod
+    def of(cls, found: RowsFound, segment: Segment) -> SegmentSets:
+        """Of the rows that were found, those that are not deleted."""
+        rows, rejected, places = found
+        deletions = segment.deletions
+        if places is not None and deletions is not None and len(places.values):
+            places = _but_for(places, deletions.among(_rows_at(places, segment)))
+        return cls(live_sets(rows, deletions), places, segment, rejected)
+
     @property
     def found(self) -> int:
         """Sets and single keys of all messages."""
@@ -307,15 +335,16 @@ class SegmentSets:
     def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
         """Keys of each message."""
         keys, places = self.segment.keys, self.key_places
-        if wanted.is_number:
-            # Every set has a key
-            counts = self.sets.lengths() if wanted is Wanted.exists else key_counts(self.sets, keys)
-            return as_numbers(counts if places is None else counts + places.lengths(), wanted)
         if places is None:
             return (look_up_once if wanted is Wanted.unique else look_up_keys)(self.sets, keys, space)
         alone = Lists(places.offsets, keys.keys.values[places.values])
         parts = [look_up_keys(self.sets, keys), alone] if len(self.sets.values) else [alone]
         return merge_all(side_by_side(parts)) if wanted is Wanted.unique else side_by_side(parts, space)
+
+    def counts(self) -> I64Array:
+        """How many keys each message has."""
+        counts = key_counts(self.sets, self.segment.keys)
+        return counts if self.key_places is None else counts + self.key_places.lengths()
 
     def ids(self) -> Lists:
         """Ids of the sets, of those with single keys, too."""
@@ -332,14 +361,20 @@ class SegmentQueries:
     prepared: Sequence[tuple[Finder, Any]]
     segment: Segment
 
-    def subset_match(self) -> SegmentSets:
+    def subset_match(self, wanted: Wanted = Wanted.keys) -> SegmentSets | Counted:
         """The sets that each message satisfies."""
+        if wanted.is_number:
+            return self._count(1 if wanted is Wanted.exists else ALL)
         found = [finder.find(prepared) for finder, prepared in self.prepared]
-        rows, rejected, places = found[0] if len(found) == 1 else rows_beside(found)
-        deletions = self.segment.deletions
-        if places is not None and deletions is not None and len(places.values):
-            places = _but_for(places, deletions.among(_rows_at(places, self.segment)))
-        return SegmentSets(live_sets(rows, deletions), places, self.segment, rejected)
+        return SegmentSets.of(found[0] if len(found) == 1 else rows_beside(found), self.segment)
+
+    def _count(self, most: int) -> Counted:
+        counts, found, rejected = np.zeros(1, np.int64), 0, 0
+        for number, (finder, prepared) in enumerate(self.prepared):
+            if number == 0 or counts.min(initial=most) < most:
+                own = finder.count(prepared, self.segment, most)
+                counts, found, rejected = counts + own.counts, found + own.found, rejected + own.rejected
+        return Counted(counts, found, rejected)
 
 
 def rows_beside(found: Sequence[RowsFound]) -> RowsFound:

@@ -315,7 +315,7 @@ class _Within:
     def __init__(self, stage: Any, matcher: WithinAreas, locations: Locations) -> None:
         self._stage, self._matcher, self._locations = stage, matcher, locations
 
-    def subset_match(self) -> _Within:
+    def subset_match(self, wanted: Wanted = Wanted.keys) -> _Within:  # noqa: ARG002 - clients decide about keys
         return _Within(self._stage.subset_match(), self._matcher, self._locations)
 
     @property

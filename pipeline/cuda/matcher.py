@@ -68,7 +68,7 @@ class DevicePacket:
     found: int = 0  # see `Matched`
     rejected: int = 0
 
-    def subset_match(self) -> DevicePacket:
+    def subset_match(self, wanted: Wanted = Wanted.keys) -> DevicePacket:  # noqa: ARG002 - keys are counted
         """Sets that each query contains."""
         with self.released_on_error():
             if self.queries is not None:

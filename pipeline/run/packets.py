@@ -193,6 +193,7 @@ class Packet:
     matcher: Matcher  # What answers
     rows: list[Message] = field(default_factory=list)  # The queries
     callers: list[Caller] = field(default_factory=list)  # The caller of each
+    wanted: Wanted = Wanted.keys
     result_bytes: int = 0  # With how many bytes of results the packet is counted as on its way
     queries: Preprocessed = field(init=False)  # From the preprocess stage on
     matched: Matched = field(init=False)  # From the subset match on
@@ -228,7 +229,7 @@ class Packet:
 
     def subset_match(self) -> None:
         """Find the sets that each query contains (§3.3)."""
-        self.matched = self.queries.subset_match()
+        self.matched = self.queries.subset_match(self.wanted)
 
     def key_lookup(self) -> None:
         """Sets become keys (§3.4)."""
@@ -252,7 +253,6 @@ class CallPacket(Packet):
     """The queries of a call that asks many, or some of them."""
 
     part: Part
-    wanted: Wanted
     merged_later: bool = False  # Whether unique keys that must be merged are left to the call
 
     def __len__(self) -> int:

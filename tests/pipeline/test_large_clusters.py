@@ -2,8 +2,10 @@
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,6 +42,28 @@ def answers(sets: list[list[str]], queries: list[list[str]]) -> None:
         tm.consolidate()
         assert [sorted(tm.match(query)) for query in queries] == wanted
         assert [sorted(keys) for keys in tm.match_many(queries).to_pylist()] == wanted
+    numbers(sets, queries, wanted)
+
+
+def numbers(sets: list[list[str]], queries: list[list[str]], found: list[list[int]]) -> None:
+    """Count keys, one of some sets and two of others, also those that are left of them; blocks come behind each other.
+
+    `found` are the sets that each query contains.
+    """
+    count, rows = len(sets), [*range(len(sets)), *range(0, len(sets), 3)]
+    keys, cut = range(len(rows)), count // 2
+    table = pa.table({"tags": [sets[row] for row in rows], "key": pa.array(keys, pa.uint64()), "n": rows})
+    with TagMatch(device="cpu", threads=1, data={"n": "int64"}) as tm:
+        for first, last in ((0, count), (count, len(rows))):
+            tm.put_many(table.slice(first, last - first))
+            tm.consolidate()
+            for only, least in ((None, 0), (f"n >= {cut}", cut)):
+                of_sets = Counter(row for row in rows[:last] if row >= least)
+                wanted = [sum(of_sets[row] for row in each) for each in found]
+                assert tm.match_counts(queries, only=only).to_pylist() == wanted
+                many, times = [*queries, *[["unknown"]] * 60] * 4, range(4)
+                exist = [*(each > 0 for each in wanted), *[[] in (sets[row] for row in of_sets)] * 60]
+                assert tm.match_exists_many(many, only=only).to_pylist() == [each for _ in times for each in exist]
 
 
 @settings(max_examples=30)
