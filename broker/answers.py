@@ -428,7 +428,8 @@ class Matching(Exchange):
         self._wanted = _ONCE[wanted] if unique else wanted
         self._plain, self._coalesce, self._channel = plain, coalesce, channel
         self._columns = None if columns is None else some_columns(columns, call.index._engine.schema())
-        self._only = {} if only is None else {"only": only}
+        method, given = _ASK[self._wanted]
+        self._method, self._given = method, {**given, **({} if only is None else {"only": only})}
         self._came: SimpleQueue[Batch | None] = SimpleQueue()  # `None`: nothing more comes
         self._next: Batch | None = None  # it has come, and is not among those that were taken last
         self._row = 0
@@ -511,10 +512,9 @@ class Matching(Exchange):
         for each in some if len(some) <= _MOST_OBSERVED else (some[0], some[-1]):
             metrics.latency.observe(now - each.arrived)
 
-    def _ask(self, queries: Queries, waited: float, **more: str) -> pa.Array:
-        method, given = _ASK[self._wanted]
+    def _ask(self, queries: Queries, waited: float) -> pa.Array:
         timed = {} if self._channel is None else {"channel": self._channel, "waited": waited}
-        ask = partial(getattr(self._call.index, method), queries, **given, **timed, **self._only, **more)
+        ask = partial(getattr(self._call.index, self._method), queries, **self._given, **timed)
         return ask() if self._columns is None else ask(columns=[*self._columns]).cast(self._answers.type)
 
     def _batch(self, ids: pa.Array | None, answers: pa.Array, metadata: bytes = b"") -> Iterator[bytes]:
@@ -540,16 +540,14 @@ class Counting(Matching):
         super().__init__(
             call, incoming, Wanted.counts, unique=unique, plain=plain, coalesce=coalesce, channel=channel, only=only
         )
-        self._count_by = {} if count_by is None else {"count_by": count_by}
+        self._given["count_by"] = count_by
 
     def _field(self) -> pa.Field:
-        if not self._count_by:
+        column = self._given["count_by"]
+        if column is None:
             return Matching._field(self)
-        ((_, kind),) = some_columns(self._count_by.values(), self._call.index._engine.schema()).items()
+        ((_, kind),) = some_columns([column], self._call.index._engine.schema()).items()
         return pa.field("counts", count_type(kind))
-
-    def _ask(self, queries: Queries, waited: float, **_: str) -> pa.Array:
-        return super()._ask(queries, waited, **self._count_by)
 
 
 class MatchingBest(Matching):
@@ -565,13 +563,12 @@ class MatchingBest(Matching):
         score: str | None = None,
         plain: bool = False,
         coalesce: bool = False,
+        channel: str | None = None,
         only: str | None = None,
     ) -> None:
-        super().__init__(call, incoming, Wanted.keys, plain=plain, coalesce=coalesce, only=only)
-        self._best: dict[str, Any] = {"limit": limit, "order_by": order_by, "score": score, **self._only}
-
-    def _ask(self, queries: Queries, waited: float, **_: str) -> pa.Array:  # noqa: ARG002 - there is no channel
-        return self._call.index.match_best(queries, **self._best)
+        super().__init__(call, incoming, Wanted.keys, plain=plain, coalesce=coalesce, channel=channel, only=only)
+        self._method = "match_best"
+        self._given |= {"limit": limit, "order_by": order_by, "score": score}
 
 
 # -- notifications and publications ------------------------------------------------------------------------------------
@@ -686,7 +683,7 @@ EXCHANGES: dict[str, tuple[Role, Stream]] = {
     "match_counts": ("read", Counting),
     "match_exists": ("read", partial(Matching, wanted=Wanted.exists, unique=False, columns=None)),
     "match_best": ("read", MatchingBest),
-    "match_highlights": ("read", partial(Matching, wanted=Wanted.highlights, unique=False, channel=None, columns=None)),
+    "match_highlights": ("read", partial(Matching, wanted=Wanted.highlights, unique=False, columns=None)),
     "notify": ("read", Notifying),
 }
 PUTS: dict[str, tuple[Role, Stream]] = {

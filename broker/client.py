@@ -498,23 +498,30 @@ class RemoteEngine:
         waited: float = 0.0,
         columns: Sequence[str] | None = None,
     ) -> pa.Array:
+        names = None if columns is None else [*columns]
+        return self._stream_of(queries, wanted, channel, waited, {"columns": names})
+
+    def best(
+        self, queries: Any, limit: object, order_by: object, score: object, *, channel: str | None, waited: float
+    ) -> pa.ListArray:
+        by = {"command": "match_best", "limit": limit, "order_by": order_by, "score": score}
+        return self._stream_of(queries, Wanted.keys, channel, waited, by)
+
+    def counts_by(
+        self, queries: Any, column: object, *, unique: bool, channel: str | None, waited: float
+    ) -> pa.ListArray:
+        wanted = Wanted.unique_counts if unique else Wanted.counts
+        return self._stream_of(queries, wanted, channel, waited, {"count_by": column})
+
+    def _stream_of(
+        self, queries: Any, wanted: Wanted, channel: str | None, waited: float, more: Mapping[str, Any]
+    ) -> pa.Array:
+        """The answers to many queries; `more` is what the command says besides, except `None`."""
         if waited:
             raise InvalidValueError("over a connection, deadlines count from when the service has queries: no waited")
-        command = dict(_COMMANDS[wanted]) if channel is None else {**_COMMANDS[wanted], "channel": channel}
-        return self._stream_of(queries, command if columns is None else {**command, "columns": [*columns]}, wanted)
-
-    def best(self, queries: Any, limit: object, order_by: object, score: object) -> pa.ListArray:
-        by = {"limit": limit, "order_by": order_by, "score": score}
-        given = {name: own for name, own in by.items() if own is not None}
-        return self._stream_of(queries, {"command": "match_best", **given}, Wanted.keys)
-
-    def counts_by(self, queries: Any, column: object, *, unique: bool) -> pa.ListArray:
-        wanted = Wanted.unique_counts if unique else Wanted.counts
-        return self._stream_of(queries, {**_COMMANDS[wanted], "count_by": column}, wanted)
-
-    def _stream_of(self, queries: Any, command: dict[str, Any], wanted: Wanted) -> pa.Array:
-        """The answers to many queries, which the command asks for."""
         self.check_open()
+        more = {"channel": channel, **more}
+        command = {**_COMMANDS[wanted], **{name: own for name, own in more.items() if own is not None}}
         table = table_of(queries, None, "queries")
         batches = split(table.to_batches(min(self._most_rows, _ROWS)), self._most_bytes)
         names, by, data = command.get("columns"), command.get("count_by"), None

@@ -29,6 +29,7 @@ class Wanted(Enum):
     counts = "counts"  # How many `keys` there are
     unique_counts = "unique_counts"  # How many `unique` there are
     exists = "exists"  # Whether there is any
+    sets = "sets"  # Ids of the sets that it satisfies, from which others make the answer
     highlights = "highlights"  # Its keys, each with what its set asks for
 
     @property

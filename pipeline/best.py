@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, I64Array, Lists, U32Array, U64Array
+from tagmatch.model.arrays import BoolArray, I64Array, Lists, U32Array
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import sort_values
 
@@ -60,55 +60,48 @@ def _in_order(heaps, sizes, ends, out):
         ends[message + 1] = used
 
 
-class Best:
-    """The least ranks of each of some messages, each once."""
+def best_keys(rows: Lists, key_offsets: I64Array, ranks: U32Array, limit: int) -> Lists:
+    """The least ranks, ascending and each once, of the keys of each message's rows.
 
-    def __init__(self, messages: int, limit: int) -> None:
-        self._heaps, self._sizes = np.empty((messages, limit), np.uint32), np.zeros(messages, np.int64)
-
-    def add(self, rows: Lists, key_offsets: I64Array, ranks: U32Array) -> None:
-        """Rows of a segment that each message satisfies; the rank of each key, and where those of a row begin."""
-        ends = rows.offsets.astype(np.int64, copy=False)
-        _keep_best(ends, rows.values, key_offsets, ranks, self._heaps, self._sizes)
-
-    def lists(self) -> Lists:
-        """The ranks of each message, ascending."""
-        ends, out = np.zeros(len(self._sizes) + 1, np.int64), np.empty(int(self._sizes.sum()), np.uint32)
-        _in_order(self._heaps, self._sizes, ends, out)
-        return Lists(ends, out)
+    Row `i` has the keys with the ranks `ranks[key_offsets[i]:key_offsets[i + 1]]`.
+    """
+    heaps, sizes = np.empty((len(rows), limit), np.uint32), np.zeros(len(rows), np.int64)
+    _keep_best(rows.offsets.astype(np.int64, copy=False), rows.values, key_offsets, ranks, heaps, sizes)
+    ends, out = np.zeros(len(sizes) + 1, np.int64), np.empty(int(sizes.sum()), np.uint32)
+    _in_order(heaps, sizes, ends, out)
+    return Lists(ends, out)
 
 
 @kernel
 def _count_groups(ends, ranks, groups, counts, out):
     """Count the keys of each message by group."""
-    new_ends, of_groups, of_counts = out
+    new_ends, found, values = out
     used = np.int64(0)
     for message in range(len(ends) - 1):
-        first = used
+        count = np.int64(0)
         for i in range(ends[message], ends[message + 1]):
             group = groups[ranks[i]]
             if counts[group] == 0:
-                of_groups[used] = group
-                used += 1
+                found[count] = group
+                count += 1
             counts[group] += np.uint64(1)
-        sort_values(of_groups, first, used)
-        for i in range(first, used):
-            of_counts[i] = counts[of_groups[i]]
-            counts[of_groups[i]] = 0
+        sort_values(found, 0, count)
+        for group in found[:count]:
+            values[used], values[used + 1] = group, counts[group]
+            counts[group] = 0
+            used += 2
         new_ends[message + 1] = used
 
 
-def counts_in(ranks: Lists, groups: U32Array, count: int) -> tuple[Lists, U64Array]:
-    """The groups that each message's keys are of, ascending, and how many keys are of each.
+def counts_in(ranks: Lists, groups: U32Array, count: int) -> Lists:
+    """The groups that each message's keys are of, ascending, each with how many keys are of it behind it.
 
     `ranks` are the keys of each message, and `groups` the group of each rank, below `count`.
     """
-    counts = np.zeros(count, np.uint64)
-    ends, room = np.zeros(len(ranks) + 1, np.int64), len(ranks.values)
-    of_groups, of_counts = np.empty(room, np.uint32), np.empty(room, np.uint64)
-    offsets = ranks.offsets.astype(np.int64, copy=False)
-    _count_groups(offsets, ranks.values, groups, counts, (ends, of_groups, of_counts))
-    return Lists(ends, of_groups[: ends[-1]]), of_counts[: ends[-1]]
+    ends, values = np.zeros(len(ranks) + 1, np.int64), np.empty(2 * len(ranks.values), np.uint64)
+    offsets, out = ranks.offsets.astype(np.int64, copy=False), (ends, np.empty(count, np.uint32), values)
+    _count_groups(offsets, ranks.values, groups, np.zeros(count, np.uint64), out)
+    return Lists(ends, values[: ends[-1]])
 
 
 @kernel

@@ -27,12 +27,14 @@ from tagmatch.pipeline.segment import (
     About,
     Batches,
     ByPartition,
+    Changed,
     CpuMatcher,
     DeviceMatcher,
     Found,
     Keys,
     Matcher,
     PacketSize,
+    Part,
     Preprocessed,
     SegmentMatcher,
     SegmentSets,
@@ -97,10 +99,6 @@ class RoundRobin(Several):
         match = next(self._turns).match_batches
         assert match is not None
         return match(batches)
-
-    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
-        """Ids of the sets that each of queries `first` to `last` contains."""
-        return self._matchers[0].set_ids(tags, first, last)
 
     def without(self, deletions: Deletions) -> RoundRobin:
         """See `SegmentMatcher`."""
@@ -180,17 +178,8 @@ class Union(Several):
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` in all parts."""
-        return _InAllParts([matcher.preprocess(tags, first, last) for matcher in self._matchers], self._first_keys)
-
-    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
-        """Ids of the sets that each of queries `first` to `last` contains."""
-        parts = [matcher.set_ids(tags, first, last) for matcher in self._matchers]
-        return side_by_side(
-            [
-                Lists(part.offsets, part.values + np.uint32(row))
-                for part, row in zip(parts, self._first_rows, strict=True)
-            ]
-        )
+        parts = [matcher.preprocess(tags, first, last) for matcher in self._matchers]
+        return _InAllParts(parts, self._first_keys, self._first_rows)
 
 
 class Beside(Union):
@@ -245,7 +234,7 @@ class CpuUnion(Union):
             index = matcher.tag_index
             own = numbers if index is known else index.translation(known).numbers(tags, first, numbers)
             parts.append(matcher.preprocess(tags, first, last, own))
-        return _InAllParts(parts, self._first_keys)
+        return _InAllParts(parts, self._first_keys, self._first_rows)
 
 
 class Split(Union):
@@ -300,6 +289,7 @@ class _InAllParts:
 
     parts: Sequence[Any]
     first_keys: Sequence[int]
+    first_rows: Sequence[int]
 
     def subset_match(self, wanted: Wanted = Wanted.keys) -> _InAllParts:
         return replace(self, parts=[part.subset_match(wanted) for part in self.parts])
@@ -323,6 +313,10 @@ class _InAllParts:
         return len(self.some) == 1 and bool(self.some[0][0].once)
 
     def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
+        if wanted is Wanted.sets:
+            ids = [part.key_lookup(wanted=wanted) for part in self.parts]
+            firsts = map(np.uint32, self.first_rows)
+            return side_by_side([Lists(own.offsets, own.values + row) for own, row in zip(ids, firsts, strict=True)])
         some = self.some
         if wanted.is_number:
             numbers = [part.key_lookup(wanted=wanted) for part, _ in some]
@@ -340,6 +334,25 @@ class _InAllParts:
 def _counted_from(first: int, keys: Lists) -> Lists:
     """Keys of a part as keys of all parts."""
     return Lists(keys.offsets, keys.values + np.uint64(first)) if first else keys
+
+
+class Making:
+    """A matcher that gives what is made of the sets of some messages, of at most so many at once, in place of keys."""
+
+    by_partition = one_query = None
+
+    def __init__(self, matcher: Matcher, make: Callable[[Part, Lists], Lists], messages: int) -> None:
+        self._matcher, self._make, size = matcher, make, matcher.packet_size
+        self.keys, self.memory, self.about = matcher.keys, matcher.memory, matcher.about
+        self.packet_size = replace(size, queries=min(size.queries, messages), fewest=min(size.fewest, messages))
+
+    def __len__(self) -> int:
+        return len(self._matcher)
+
+    def preprocess(self, tags: TagLists, first: int, last: int) -> Changed:
+        """As `Matcher` says."""
+        queries, part = self._matcher.preprocess(tags, first, last), (tags, first, last)
+        return Changed(queries, partial(self._make, part), Wanted.sets)
 
 
 Result = TypeVar("Result")
@@ -420,13 +433,6 @@ class Hybrid:
             few = self._device is not None
             return self.cpu.preprocess(*(with_own_tags(tags, first, last) if few else (tags, first, last)))
         return _Guarded(self, device, self.ask(device, lambda: device.preprocess(tags, first, last)))
-
-    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
-        """Ids of the sets that each of queries `first` to `last` contains."""
-        device = self.device_for(last - first, 0)
-        if device is None:
-            return self.cpu.set_ids(tags, first, last)
-        return self.ask(device, lambda: device.set_ids(tags, first, last))
 
     def _match(self, device: DeviceMatcher, on_cpu: ByPartition, batches: Batches) -> Found:
         """Match batches with their partitions."""

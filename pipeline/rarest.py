@@ -337,7 +337,8 @@ def _in_blocks(of_block: Any, is_counted: bool) -> Any:
                 # If most queries have an answer, the first one is found sooner than all candidates
                 answered = 0
                 for i in range(max(first - _BLOCK, 0), first):
-                    answered += np.int64(ends[i + 1] > 0)
+                    if ends[i + 1] > 0:
+                        answered += 1
                 if 2 * answered > min(first, _BLOCK):
                     few = _U(0)
             block = queries, first, last, alone, few

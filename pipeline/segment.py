@@ -36,6 +36,9 @@ from tagmatch.pipeline.tags import (
 )
 from tagmatch.pipeline.unique import look_up_once, merge_all
 
+#: Some messages: those from one row to another
+Part: TypeAlias = tuple[TagLists, int, int]
+
 
 class Keys(Protocol):
     """Says what keys stand for; `KeyTable` is one."""
@@ -68,7 +71,7 @@ class Matched(Protocol):
         """Keys, uint32 or uint64, of the sets of each query, in `space` if it is asked; can be called once.
 
         Where keys are wanted unique, they may be so already, which `once` then says. If a number is wanted, each
-        query has this one in place of keys.
+        query has this one in place of keys; if sets are, their ids, uint32.
         """
 
     @property
@@ -142,8 +145,49 @@ class Matcher(Protocol):
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` (§3.2)."""
 
-    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
-        """Ids, uint32, of the sets that each of queries `first` to `last` contains."""
+
+def ids_of(matcher: Matcher, tags: TagLists, first: int, last: int) -> Lists:
+    """Ids, uint32, of the sets that each of messages `first` to `last` satisfies."""
+    return matcher.preprocess(tags, first, last).subset_match(Wanted.sets).key_lookup(wanted=Wanted.sets)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Changed:
+    """Messages in the stages of a matcher whose answers are then changed: `Preprocessed`, then `Matched`."""
+
+    stage: Any
+    change: Callable[[Lists], Lists]
+    of: Wanted = Wanted.keys  # What is changed: keys, which may be wanted unique, or sets
+
+    def subset_match(self, wanted: Wanted = Wanted.keys) -> Changed:  # noqa: ARG002
+        """As `Preprocessed` says."""
+        return replace(self, stage=self.stage.subset_match(self.of))
+
+    @property
+    def found(self) -> int:
+        """As `Matched` says."""
+        return int(self.stage.found)
+
+    @property
+    def rejected(self) -> int:
+        """As `Matched` says."""
+        return int(self.stage.rejected)
+
+    @property
+    def once(self) -> bool:
+        """As `Matched` says."""
+        return bool(self.stage.once)
+
+    def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
+        """As `Matched` says."""
+        found = self.change(self.stage.key_lookup(wanted=wanted if wanted is Wanted.unique else self.of))
+        if wanted.is_number:
+            return as_numbers(found.lengths(), wanted)
+        memory = space(len(found.values))
+        if memory is None:
+            return found
+        memory[:] = found.values
+        return Lists(found.offsets, memory)
 
 
 class SegmentMatcher(Matcher, Protocol):
@@ -334,6 +378,8 @@ class SegmentSets:
 
     def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
         """Keys of each message."""
+        if wanted is Wanted.sets:
+            return self._ids()
         keys, places = self.segment.keys, self.key_places
         if places is None:
             return (look_up_once if wanted is Wanted.unique else look_up_keys)(self.sets, keys, space)
@@ -346,8 +392,8 @@ class SegmentSets:
         counts = key_counts(self.sets, self.segment.keys)
         return counts if self.key_places is None else counts + self.key_places.lengths()
 
-    def ids(self) -> Lists:
-        """Ids of the sets, of those with single keys, too."""
+    def _ids(self) -> Lists:
+        """Of the sets with single keys, too."""
         if self.key_places is None:
             return self.sets
         rows = _rows_at(self.key_places, self.segment)
@@ -481,7 +527,3 @@ class CpuMatcher:
         """Messages `first` to `last` as all finders take them; their ranks are looked up once, if not given."""
         messages = SegmentMessages(tags, first, last, self.tag_index, numbers)
         return SegmentQueries([(finder, finder.prepare(messages)) for finder in self._finders], self._segment)
-
-    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
-        """Ids of the sets that each of messages `first` to `last` satisfies."""
-        return self.preprocess(tags, first, last).subset_match().ids()

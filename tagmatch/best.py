@@ -8,39 +8,34 @@ evaluated for the keys of some messages at once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.contents import tags_and_tests, take_lists
-from tagmatch.highlights import MessagePart, Whereabouts, metres_of, of_sets_found
+from tagmatch.contents import take_lists
+from tagmatch.highlights import KeyPlaces, lists_of
 from tagmatch.model.arrays import (
-    BoolArray,
     F64Array,
-    I64Array,
     Lists,
     TagLists,
     U32Array,
-    U64Array,
     frozen,
     offsets_of,
 )
 from tagmatch.model.data_types import Schema, count_type, some_columns
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.input.messages import attribute_numbers, may_have, names_of
+from tagmatch.model.input.places import locations_of
 from tagmatch.model.input.values import as_doubles
-from tagmatch.model.kernels.lists import gather, side_by_side
-from tagmatch.model.kernels.tag_table import has_reserved
+from tagmatch.model.kernels.lists import gather
 from tagmatch.model.names import near_match
-from tagmatch.model.options import MatchOptions
-from tagmatch.model.tables import Segment, Snapshot
-from tagmatch.pipeline.areas.positions import Clients
-from tagmatch.pipeline.best import Best, counts_in, each_once, least_of_each
-from tagmatch.pipeline.segment import Matcher
+from tagmatch.model.tables import Snapshot
+from tagmatch.pipeline.best import best_keys, counts_in, each_once, least_of_each
+from tagmatch.pipeline.segment import Part
 from tagmatch.records import data_beside
 from tagmatch.scores import Score, check_columns, score_of
 
@@ -57,8 +52,8 @@ class Ranking:
     """The keys of a snapshot in order, the best first."""
 
     keys: pa.Array
-    ranks: Sequence[U32Array]  # Of each segment, the rank of the key at each place of the key table
-    offsets: Sequence[I64Array]  # Of each segment, the places of each row's keys
+    ranks: U32Array  # Of the key at each place
+    places: KeyPlaces
 
     def by(self, values: pa.Array, order: str) -> Ranking:
         """The same keys by these values of theirs, those without one last, equal ones in this order."""
@@ -66,13 +61,13 @@ class Ranking:
         places = pc.sort_indices(table, [("value", order), ("rank", "ascending")])
         ranks = np.empty(len(places), np.uint32)
         ranks[places.to_numpy()] = np.arange(len(places))
-        return Ranking(self.keys.take(places), [ranks[own] if len(ranks) else own for own in self.ranks], self.offsets)
+        return replace(self, keys=self.keys.take(places), ranks=ranks[self.ranks] if len(ranks) else self.ranks)
 
 
-def keys_in_order(snapshot: Snapshot) -> Ranking:
+def keys_in_order(places: KeyPlaces) -> Ranking:
     """The keys of a snapshot in their own order."""
-    numbers, columns = [], []
-    for segment in snapshot.segments:
+    numbers, columns, segments = [], [], places.snapshot.segments
+    for segment in segments:
         keys = segment.keys.keys
         live = keys.values
         if segment.deletions is not None:
@@ -84,10 +79,9 @@ def keys_in_order(snapshot: Snapshot) -> Ranking:
     every = every.take(pc.sort_indices(every))
     ranks = [
         _at(pc.index_in(column, every).to_numpy().astype(np.uint32), known, segment.keys.keys.values)
-        for column, known, segment in zip(columns, numbers, snapshot.segments, strict=True)
+        for column, known, segment in zip(columns, numbers, segments, strict=True)
     ]
-    offsets = [frozen(segment.keys.keys.offsets.astype(np.int64, copy=False)) for segment in snapshot.segments]
-    return Ranking(every, ranks, offsets)
+    return Ranking(every, np.concatenate(ranks), places)
 
 
 class Groups(NamedTuple):
@@ -144,8 +138,12 @@ class Rankings:
             found: Result = self._known[asked]
             return found
 
+    def places(self, snapshot: Snapshot) -> KeyPlaces:
+        """Where the keys are."""
+        return self._once(snapshot, ("places",), lambda: KeyPlaces.of(snapshot))
+
     def _keys(self, snapshot: Snapshot) -> Ranking:
-        return self._once(snapshot, ("keys",), lambda: keys_in_order(snapshot))
+        return self._once(snapshot, ("keys",), lambda: keys_in_order(self.places(snapshot)))
 
     def _column(self, snapshot: Snapshot, schema: Schema, name: str) -> pa.Array:
         found = data_beside(snapshot, self._keys(snapshot).keys, [name], schema).field(name)
@@ -217,61 +215,53 @@ def limit_of(limit: object) -> int:
     return limit
 
 
-class AskingMany(NamedTuple):
-    """Messages, and what answers them."""
-
-    snapshot: Snapshot
-    matcher: Matcher
-    clients: Clients
-    chunks: Sequence[TagLists]
-    options: MatchOptions
-
-    def each(
-        self, do: Callable[[MessagePart, Lists, Whereabouts | None], Result], size: int = _MESSAGES
-    ) -> list[Result]:
-        """See `of_sets_found`."""
-        return of_sets_found(do, self.matcher, self.clients, self.chunks, self.options, size)
+#: What is made of the sets with certain ids of some messages, and how many messages at a time at most
+Maker = tuple[Callable[[Part, Lists], Lists], int]
+#: The places of the keys, of sets with certain ids, that are answers to some messages (see `KeyPlaces`)
+Answers = Callable[[Part, Lists], Lists]
 
 
-def best_of(asking: AskingMany, limit: int, order: Ranking, scored: Scored | None) -> pa.ListArray:
-    """The best keys of each message, each once, the best first: how many at most, and by what."""
-    if scored is not None:
-        check_attributes(asking.chunks, scored)
+def best_of(answers: Answers, limit: int, order: Ranking, scored: Scored | None) -> Maker:
+    """What makes the ranks of the best keys of each message, each once, the best first: how many, and by what."""
 
-    def some(part: MessagePart, ids: Lists, asked: Whereabouts | None) -> Lists:
-        if scored is None:
-            return _best(asking.snapshot, ids, asked, order, limit)
-        ranks = each_once(_ranks_of(asking.snapshot, ids, asked, order), len(order.keys))
-        return _best_scored(part, ranks, scored, limit)
+    def some(part: Part, ids: Lists) -> Lists:
+        if scored is not None:
+            ranks = each_once(_ranks_of(answers, order, part, ids), len(order.keys))
+            return _best_scored(part, ranks, scored, limit)
+        if locations_of(*part) is None:
+            return best_keys(ids, order.places.offsets, order.ranks, limit)
+        ranks = _ranks_of(answers, order, part, ids)
+        alone = np.arange(len(ranks.values) + 1)  # each key is a row
+        return best_keys(Lists(ranks.offsets, alone[:-1].astype(np.uint32)), frozen(alone), ranks.values, limit)
 
-    found = asking.each(some, _MESSAGES if scored is None else _SCORED)
-    ranks = np.concatenate([np.zeros(0, np.uint32), *(each.values for each in found)])
-    keys = order.keys.take(pa.array(ranks))
-    return pa.ListArray.from_arrays(_ends(found), keys, type=pa.list_(keys.type))
+    return some, _MESSAGES if scored is None else _SCORED
 
 
-def counts_of(asking: AskingMany, order: Ranking, groups: Groups, *, unique: bool) -> pa.ListArray:
-    """How many keys each message has of each value of a column."""
+def counts_of(answers: Answers, order: Ranking, groups: Groups, *, unique: bool) -> Maker:
+    """What makes, of each message, the numbers of its keys' groups, and of each how many keys there are."""
 
-    def some(_: MessagePart, ids: Lists, asked: Whereabouts | None) -> tuple[Lists, U64Array]:
-        ranks = _ranks_of(asking.snapshot, ids, asked, order)
-        if unique:
-            ranks = each_once(ranks, len(order.keys))
-        return counts_in(ranks, groups.of_ranks, len(groups.values))
+    def some(part: Part, ids: Lists) -> Lists:
+        ranks = _ranks_of(answers, order, part, ids)
+        return counts_in(each_once(ranks, len(order.keys)) if unique else ranks, groups.of_ranks, len(groups.values))
 
-    found = asking.each(some)
-    numbers = np.concatenate([np.zeros(0, np.uint32), *(each.values for each, _ in found)])
-    counts = np.concatenate([np.zeros(0, np.uint64), *(each for _, each in found)])
+    return some, _MESSAGES
+
+
+def as_counts(found: Lists, groups: Groups) -> pa.ListArray:
+    """What `counts_of` has made, as it is returned."""
+    numbers, counts = found.values.reshape(-1, 2).T
     kind = count_type(groups.values.type)
-    values = pa.StructArray.from_arrays(
-        [groups.values.take(pa.array(numbers)), pa.array(counts)], fields=list(kind.value_type)
-    )
-    return pa.ListArray.from_arrays(_ends([each for each, _ in found]), values, type=kind)
+    arrays = [groups.values.take(pa.array(numbers)), pa.array(counts)]
+    return lists_of(found.offsets // 2, pa.StructArray.from_arrays(arrays, fields=list(kind.value_type)))
 
 
-def _ends(found: Sequence[Lists]) -> pa.Array:
-    ends = offsets_of(np.concatenate([np.zeros(0, np.int64), *(each.lengths() for each in found)]))
-    return pa.array(ends.astype(np.int32))
+def _ranks_of(answers: Answers, order: Ranking, part: Part, ids: Lists) -> Lists:
+    """The rank of each key of each message, as often as it is one."""
+    if locations_of(*part) is None:
+        each = gather(Lists(order.places.offsets, order.ranks), ids.values.astype(np.uint64))
+        return Lists(each.offsets[ids.offsets], each.values)
+    places = answers(part, ids)
+    return Lists(places.offsets, order.ranks[places.values])
 
 
 def check_attributes(chunks: Sequence[TagLists], scored: Scored) -> None:
@@ -285,15 +275,7 @@ def check_attributes(chunks: Sequence[TagLists], scored: Scored) -> None:
             )
 
 
-def _best(snapshot: Snapshot, ids: Lists, asked: Whereabouts | None, order: Ranking, limit: int) -> Lists:
-    """The ranks of the best keys of each message."""
-    best = Best(len(ids), limit)
-    for rows, offsets, ranks in _in_segments(snapshot, ids, asked, order):
-        best.add(rows, offsets, ranks)
-    return best.lists()
-
-
-def _best_scored(part: MessagePart, ranks: Lists, scored: Scored, limit: int) -> Lists:
+def _best_scored(part: Part, ranks: Lists, scored: Scored, limit: int) -> Lists:
     """Of the ranks of each message, which differ, those with the greatest scores."""
     owners, numbers = np.repeat(np.arange(len(ranks)), ranks.lengths()), ranks.values
     attributes = {name: attribute_numbers(*part, name) for name in scored.score.names if name not in scored.columns}
@@ -310,52 +292,3 @@ def _best_scored(part: MessagePart, ranks: Lists, scored: Scored, limit: int) ->
     owners, numbers = owners[chosen], numbers[chosen]
     order = np.lexsort((numbers, least[chosen], owners))
     return Lists(offsets_of(np.bincount(owners, minlength=len(ranks))), numbers[order])
-
-
-def _ranks_of(snapshot: Snapshot, ids: Lists, asked: Whereabouts | None, order: Ranking) -> Lists:
-    """The rank of each key of each message, as often as it is one."""
-    found = []
-    for rows, offsets, ranks in _in_segments(snapshot, ids, asked, order):
-        each = gather(Lists(offsets, ranks), rows.values.astype(np.uint64))
-        found.append(Lists(each.offsets[rows.offsets].astype(np.int64), each.values))
-    return side_by_side(found)
-
-
-def _in_segments(
-    snapshot: Snapshot, ids: Lists, asked: Whereabouts | None, order: Ranking
-) -> Iterator[tuple[Lists, I64Array, U32Array]]:
-    """Of each segment, the rows of each message, where the keys of each row begin, and the rank of each of these."""
-    messages, first = np.repeat(np.arange(len(ids)), ids.lengths()), 0
-    for segment, ranks, offsets in zip(snapshot.segments, order.ranks, order.offsets, strict=True):
-        own = ids
-        if len(snapshot.segments) > 1:
-            own = _some(ids, messages, (ids.values >= first) & (ids.values < first + len(segment)), first)
-        first += len(segment)
-        if asked is not None:
-            own, chosen = _asked(segment, own, ranks, asked)
-            yield own, frozen(np.arange(len(chosen) + 1)), chosen
-        else:
-            yield own, offsets, ranks
-
-
-def _some(ids: Lists, messages: I64Array, chosen: BoolArray, first: int) -> Lists:
-    """Of the ids of each message, those that are chosen, as rows from `first` on."""
-    ends = offsets_of(np.bincount(messages[chosen], minlength=len(ids)))
-    return Lists(ends, (ids.values[chosen] - first).astype(np.uint32))
-
-
-def _asked(segment: Segment, ids: Lists, ranks: U32Array, asked: Whereabouts) -> tuple[Lists, U32Array]:
-    """The places of keys whose clients are where they must be, of each message, and the rank at each."""
-    rows = ids.values.astype(np.int64)
-    lengths = segment.keys.keys.lengths()[rows]
-    messages = np.repeat(np.repeat(np.arange(len(ids)), ids.lengths()), lengths)
-    begins = segment.keys.keys.offsets[rows].astype(np.int64)
-    places = np.repeat(begins - offsets_of(lengths)[:-1], lengths) + np.arange(int(lengths.sum()))
-    different, own = np.unique(rows, return_inverse=True)
-    _, tests = tags_and_tests(segment, different, has_conditions=has_reserved(segment.vocabulary.tags))
-    metres = np.full(len(different), np.inf) if tests is None else metres_of(tests)
-    keys = segment.keys.column(segment.keys.keys.values[places])
-    kept = asked.kept(messages, keys, metres[np.repeat(own, lengths)]) if len(places) else np.zeros(0, np.bool_)
-    ends = offsets_of(np.bincount(messages[kept], minlength=len(ids)))
-    chosen = ranks[places[kept]]
-    return Lists(ends, np.arange(len(chosen), dtype=np.uint32)), chosen

@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.background import renew_in_forks
-from tagmatch.best import AskingMany, Rankings, best_of, counts_of, limit_of
+from tagmatch.best import Answers, Maker, Rankings, as_counts, best_of, check_attributes, counts_of, limit_of
 from tagmatch.changing import Changing, Check, Staging
 from tagmatch.contents import absent_text, every_set, explained, missing_text, pairs, schema_of, sets_with
-from tagmatch.highlights import highlights_of
+from tagmatch.highlights import KeyPlaces, lists_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U8Array, U64Array, give_back
 from tagmatch.model.asked import AskedRows
@@ -67,10 +67,11 @@ from tagmatch.partitioner.consolidation import (
 from tagmatch.partitioner.normal_form import Upgraded, rewriting
 from tagmatch.partitioner.replacing import no_tags
 from tagmatch.pipeline.areas.positions import Clients, WithinAreas
+from tagmatch.pipeline.combined import Making
 from tagmatch.pipeline.devices import Part
 from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.one import Alone, alone
-from tagmatch.pipeline.segment import Matcher
+from tagmatch.pipeline.segment import Matcher, ids_of
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.reasons import Asked, Reasons
 from tagmatch.records import (
@@ -91,6 +92,8 @@ MOST_READY = 64
 
 # More changes take memory that is worth giving back
 _MANY_CHANGES = 100_000
+# Messages whose highlights are made at once
+_HIGHLIGHTED = 1024
 
 #: What answers one message, the message as that takes it alone, if it need not be in a packet, and its parts
 Asking: TypeAlias = tuple[Matcher, Alone | None, tuple[Iterable[str], bytes, bytes]]
@@ -470,7 +473,8 @@ class LocalEngine:
         snapshot, _, matcher = self._reading.answering
         asked = self._queries(queries)
         if wanted is Wanted.highlights:
-            return highlights_of(snapshot, matcher, self.clients, asked.chunks, self._options)
+            places = self._rankings.places(snapshot)
+            return places.highlights(self._made((self._answers(places), _HIGHLIGHTED), matcher, asked, channel, waited))
         if asked.have_areas:
             matcher = self._within(matcher)
         counted = wanted is Wanted.unique_counts
@@ -479,11 +483,7 @@ class LocalEngine:
         answers = self._pipeline.match_many(matcher, asked.chunks, wanted=wanted, channel=channel, waited=waited)
         if wanted.is_number:
             return pa.array(answers.values if wanted is Wanted.counts else answers.values > 0)
-        if len(answers.values) > MAX_KEYS:
-            raise ResultTooLargeError(
-                f"{len(answers)} queries have {len(answers.values)} keys, more than one Arrow list array can hold "
-                f"({MAX_KEYS}); ask with fewer queries at a time"
-            )
+        _check_size(answers)
         answers, values = matcher.keys.answers(answers, unique=wanted is Wanted.unique)
         if counted:
             return pa.array(answers.lengths().astype(np.uint64))
@@ -493,19 +493,37 @@ class LocalEngine:
         return pa.Array.from_buffers(pa.list_(values.type), len(answers), [None, offsets], children=[values])
 
     @_interrupted_plainly
-    def best(self, queries: Any, limit: object, order_by: object, score: object) -> pa.ListArray:
-        asked, checked = self._asking_many(queries), limit_of(limit)
-        return best_of(asked, checked, *self._rankings.best(asked.snapshot, self.schema(), order_by, score))
+    def best(
+        self, queries: Any, limit: object, order_by: object, score: object, *, channel: str | None, waited: float
+    ) -> pa.ListArray:
+        snapshot, _, matcher = self._reading.answering
+        asked, checked = self._queries(queries), limit_of(limit)
+        order, scored = self._rankings.best(snapshot, self.schema(), order_by, score)
+        if scored is not None:
+            check_attributes(asked.chunks, scored)
+        maker = best_of(self._answers(order.places), checked, order, scored)
+        found = self._made(maker, matcher, asked, channel, waited)
+        return lists_of(found.offsets, order.keys.take(pa.array(found.values)))
 
     @_interrupted_plainly
-    def counts_by(self, queries: Any, column: object, *, unique: bool) -> pa.ListArray:
-        asked = self._asking_many(queries)
-        return counts_of(asked, *self._rankings.groups(asked.snapshot, self.schema(), column), unique=unique)
-
-    def _asking_many(self, queries: Any) -> AskingMany:
+    def counts_by(
+        self, queries: Any, column: object, *, unique: bool, channel: str | None, waited: float
+    ) -> pa.ListArray:
         snapshot, _, matcher = self._reading.answering
-        chunks = self._queries(queries).chunks
-        return AskingMany(snapshot, matcher, self.clients, chunks, self._options)
+        asked = self._queries(queries)
+        order, groups = self._rankings.groups(snapshot, self.schema(), column)
+        maker = counts_of(self._answers(order.places), order, groups, unique=unique)
+        return as_counts(self._made(maker, matcher, asked, channel, waited), groups)
+
+    def _answers(self, places: KeyPlaces) -> Answers:
+        return partial(places.answers, self.clients, self._options.plane)
+
+    def _made(self, maker: Maker, matcher: Matcher, asked: Queries, channel: str | None, waited: float) -> Lists:
+        """What is made of the sets of many messages."""
+        making = Making(matcher, *maker)
+        found = self._pipeline.match_many(making, asked.chunks, wanted=Wanted.keys, channel=channel, waited=waited)
+        _check_size(found)
+        return found
 
     @_interrupted_plainly
     def submit(
@@ -537,7 +555,7 @@ class LocalEngine:
         packed_at = packed_place(place.location, place.within, plane=self._options.plane)
         asked = alone(matcher.one_query, tags, given, packed_at)
         if asked is None:
-            ids = matcher.set_ids(rows_of_messages([_message(tags, given, packed_at)]), 0, 1).values
+            ids = ids_of(matcher, rows_of_messages([_message(tags, given, packed_at)]), 0, 1).values
         else:
             one, query = asked
             ids = one.set_ids(query)
@@ -752,6 +770,14 @@ class LocalEngine:
         where = "in memory" if self._location is None else f"at {str(self._location)!r}"
         staged = f", {len(self._staging)} staged changes" if len(self._staging) else ""
         return f"<TagMatch {where}, {len(snapshot)} sets{staged}, layout {self.changing.layout_options.layout}>"
+
+
+def _check_size(answers: Lists) -> None:
+    if len(answers.values) > MAX_KEYS:
+        raise ResultTooLargeError(
+            f"{len(answers)} queries have {len(answers.values)} keys, more than one Arrow list array can hold "
+            f"({MAX_KEYS}); ask with fewer queries at a time"
+        )
 
 
 def _message(tags: Iterable[str], attributes: bytes, place: bytes) -> Message:

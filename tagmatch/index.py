@@ -104,8 +104,12 @@ class _Engine(Protocol):
         self, tags: Iterable[str], attributes: object, place: Place
     ) -> Iterable[tuple[frozenset[str], Any]]: ...
     def reasons(self, tags: Iterable[str], attributes: Any, place: Place, key: object) -> Reasons: ...
-    def best(self, queries: Any, limit: object, order_by: object, score: object) -> pa.ListArray: ...
-    def counts_by(self, queries: Any, column: object, *, unique: bool) -> pa.ListArray: ...
+    def best(
+        self, queries: Any, limit: object, order_by: object, score: object, *, channel: str | None, waited: float
+    ) -> pa.ListArray: ...
+    def counts_by(
+        self, queries: Any, column: object, *, unique: bool, channel: str | None, waited: float
+    ) -> pa.ListArray: ...
     def move(self, clients: Any, lon: Any, lat: Any) -> None: ...
     def save_positions(self) -> None: ...
     def count(self) -> int: ...
@@ -929,7 +933,7 @@ class Index(Generic[K]):
 
         Other arguments and errors are the same. All queries together may have as many keys as there are, unless
         `unique`. By `count_by`, a column of `data`, a query has a count for each value that its keys have there, and
-        for null if some have none; not in a `channel`. Keys of a snapshot are grouped when a column is first asked for.
+        for null if some have none. Keys of a snapshot are grouped when a column is first asked for.
 
         Returns
         -------
@@ -939,7 +943,7 @@ class Index(Generic[K]):
         Raises
         ------
         ValueError
-            There is no column `count_by`, or there is a channel beside it.
+            There is no column `count_by`.
 
         Examples
         --------
@@ -961,9 +965,7 @@ class Index(Generic[K]):
         [[{'value': 'new', 'count': 2}, {'value': 'old', 'count': 1}]]
         """
         if count_by is not None:
-            if channel is not None or waited:
-                raise InvalidValueError("count_by: messages of a channel are counted as a whole only; leave one out")
-            return self._of(only).counts_by(queries, count_by, unique=unique)
+            return self._of(only).counts_by(queries, count_by, unique=unique, channel=channel, waited=waited)
         wanted = Wanted.unique_counts if unique else Wanted.counts
         found: pa.UInt64Array = self._of(only).match_many(queries, wanted=wanted, channel=channel, waited=waited)
         return found
@@ -999,6 +1001,8 @@ class Index(Generic[K]):
         limit: int,
         order_by: str | None = None,
         score: str | None = None,
+        channel: str | None = None,
+        waited: float = 0.0,
         only: str | None = None,
     ) -> pa.ListArray:
         """The best keys of each query by a column of data or a score, each once, without making its other keys.
@@ -1021,8 +1025,8 @@ class Index(Generic[K]):
             greatest scores are the best. A name is a column if there is one, else an attribute; of several values of
             an attribute, the greatest counts. Scores are doubles. Keys whose score lacks a value, or is NaN, come
             last, and those with equal scores in their own order.
-        only : str, optional
-            As for `match`: which keys, by their data.
+        channel, waited, only
+            As for `match_many`.
 
         Returns
         -------
@@ -1051,9 +1055,11 @@ class Index(Generic[K]):
         >>> tm.match_best(messages, limit=2, score="priority * bid").to_pylist()
         [[8, 9], [7, 9]]
         """
-        return self._of(only).best(queries, limit, order_by, score)
+        return self._of(only).best(queries, limit, order_by, score, channel=channel, waited=waited)
 
-    def match_highlights(self, queries: Any, *, only: str | None = None) -> pa.ListArray:
+    def match_highlights(
+        self, queries: Any, *, channel: str | None = None, waited: float = 0.0, only: str | None = None
+    ) -> pa.ListArray:
         """The keys of each query, each with the tags and tests of its set, all of which held.
 
         Arguments and errors are those of `match_many`. An expression with `or` is stored as several sets: those that
@@ -1081,7 +1087,9 @@ class Index(Generic[K]):
         >>> tm.match_highlights(pa.table({"tags": [["cat", "fr"]], "price": [9]})).to_pylist()
         [[{'key': 7, 'tags': ['cat'], 'tests': ['price < 10']}]]
         """
-        found: pa.ListArray = self._of(only).match_many(queries, wanted=Wanted.highlights, channel=None, waited=0.0)
+        found: pa.ListArray = self._of(only).match_many(
+            queries, wanted=Wanted.highlights, channel=channel, waited=waited
+        )
         return found
 
     @overload

@@ -49,6 +49,7 @@ from tagmatch.partitioner.choosing import Chosen, chosen_of
 from tagmatch.partitioner.consolidation import StagedChanges, consolidated
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.devices import matcher_of, parts_for
+from tagmatch.pipeline.segment import ids_of
 
 # Messages of a packet
 _MESSAGES = 1 << 13
@@ -112,7 +113,7 @@ class DataTest:
         messages = queries_in(pa.table({"attributes": pa.chunked_array([given])}), plane=False)
 
         def some(part: tuple[int, int]) -> BoolArray:
-            found: BoolArray = self._matcher.set_ids(messages[0], *part).lengths() > 0
+            found: BoolArray = ids_of(self._matcher, messages[0], *part).lengths() > 0
             return found
 
         count = len(values)

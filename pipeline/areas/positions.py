@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,11 @@ from tagmatch.model.kernels.hashing import hash_strings, xxh64
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.sphere import BOX, LOWER, is_in_box, is_near, limit_of, point_of
 from tagmatch.model.kernels.tag_table import TagInterner, find_all
-from tagmatch.model.options import Wanted
 from tagmatch.model.storage.positions import Positions
 from tagmatch.pipeline.areas.cells import Moves
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.one import MATCHES, AnswersOne, Single, add_counts
-from tagmatch.pipeline.segment import Matcher, Preprocessed
-from tagmatch.pipeline.tags import Space, as_numbers, no_space
+from tagmatch.pipeline.segment import Changed, Matcher, Preprocessed
 
 _KEY_BYTES = 8
 _FEWEST = 1024
@@ -221,7 +220,7 @@ class WithinAreas:
 
     def __init__(self, matcher: Matcher, clients: Clients, *, plane: bool) -> None:
         self._matcher, self._clients, self._plane = matcher, clients, plane
-        self.keys, self.memory, self.set_ids = matcher.keys, matcher.memory, matcher.set_ids
+        self.keys, self.memory = matcher.keys, matcher.memory
         self.about, self.packet_size = matcher.about, matcher.packet_size
 
     @property
@@ -238,7 +237,7 @@ class WithinAreas:
         queries, locations = self._matcher.preprocess(tags, first, last), locations_of(tags, first, last)
         if locations is None or not locations.kinds.any():
             return queries
-        return _Within(queries, self, locations)
+        return Changed(queries, partial(self.kept, locations=locations))
 
     def kept(self, found: Lists, locations: Locations) -> Lists:
         """Of keys that were found, those whose clients are within the area of their message, if it has one."""
@@ -307,39 +306,3 @@ def _keep(offsets, values, at, kinds, shapes, plane, ends, out):
                 used += 1
         ends[message + 1] = used
     return used
-
-
-class _Within:
-    """Messages on their way through the stages of another matcher: `Preprocessed`, then `Matched`."""
-
-    def __init__(self, stage: Any, matcher: WithinAreas, locations: Locations) -> None:
-        self._stage, self._matcher, self._locations = stage, matcher, locations
-
-    def subset_match(self, wanted: Wanted = Wanted.keys) -> _Within:  # noqa: ARG002 - clients decide about keys
-        return _Within(self._stage.subset_match(), self._matcher, self._locations)
-
-    @property
-    def found(self) -> int:
-        found: int = self._stage.found
-        return found
-
-    @property
-    def rejected(self) -> int:
-        rejected: int = self._stage.rejected
-        return rejected
-
-    @property
-    def once(self) -> bool:
-        once: bool = self._stage.once
-        return once
-
-    def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
-        found = self._stage.key_lookup(wanted=Wanted.keys if wanted.is_number else wanted)
-        kept = self._matcher.kept(found, self._locations)
-        if wanted.is_number:
-            return as_numbers(kept.lengths(), wanted)
-        memory = space(len(kept.values))
-        if memory is None:
-            return kept
-        memory[:] = kept.values
-        return Lists(kept.offsets, memory)

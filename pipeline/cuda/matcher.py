@@ -68,21 +68,24 @@ class DevicePacket:
     found: int = 0  # see `Matched`
     rejected: int = 0
 
-    def subset_match(self, wanted: Wanted = Wanted.keys) -> DevicePacket:  # noqa: ARG002 - keys are counted
-        """Sets that each query contains."""
+    def subset_match(self, wanted: Wanted = Wanted.keys) -> DevicePacket:
+        """Sets that each query contains; only their ids, if these are wanted."""
+        ids = wanted is Wanted.sets
         with self.released_on_error():
             if self.queries is not None:
                 with self.matcher.memory_for(self.first, self.last):
-                    self.pairs, self.found, self.rejected = self.matcher.find(self.queries)
+                    self.pairs, self.found, self.rejected = self.matcher.find(self.queries, ids=ids)
                     return self
             assert self.workspace is not None
             self.lists, self.found, self.rejected = self.matcher.in_halves(
-                self.tags, self.first, self.last, self.workspace
+                self.tags, self.first, self.last, self.workspace, ids=ids
             )
         return self
 
     def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
         """Keys of each query's sets; can be asked for once."""
+        if wanted is Wanted.sets:
+            return self.results()
         if wanted.is_number:
             return as_numbers(self.matcher.counts_of(self.results()), wanted)
         return self.matcher.keys_of(self.results(space, unique=wanted is Wanted.unique), space)
@@ -246,14 +249,6 @@ class CudaMatcher:
         """How many these keys of each query are, or those of these sets."""
         return found.lengths() if self._keys_there else key_counts(found, self.keys)
 
-    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
-        """Ids of the sets that each of queries `first` to `last` contains."""
-        packet = self.preprocess(tags, first, last)
-        assert packet.queries is not None
-        with packet.released_on_error(), on_device(self.device):
-            packet.pairs, _, _ = self.find(packet.queries, ids=True)
-        return packet.results()
-
     def _match_batches(self, batches: Batches) -> Found:
         match = self._match.match_batches
         assert match is not None
@@ -265,22 +260,26 @@ class CudaMatcher:
         finally:
             self.free.put(workspace)
 
-    def in_halves(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> tuple[Lists, int, int]:
+    def in_halves(
+        self, tags: TagLists, first: int, last: int, workspace: Workspace, *, ids: bool
+    ) -> tuple[Lists, int, int]:
         """Match queries with more results than there is memory for, one half after the other in the same memory."""
         self._room.forget()
         middle = (first + last) // 2
         parts, found, rejected = zip(
-            *(self._results(tags, *half, workspace) for half in ((first, middle), (middle, last))), strict=True
+            *(self._results(tags, *half, workspace, ids) for half in ((first, middle), (middle, last))), strict=True
         )
         return join_lists(list(parts), parts[0].values.dtype, 1), sum(found), sum(rejected)
 
-    def _results(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> tuple[Lists, int, int]:
+    def _results(
+        self, tags: TagLists, first: int, last: int, workspace: Workspace, ids: bool
+    ) -> tuple[Lists, int, int]:
         try:
             with on_device(self.device):
                 workspace.clear()
-                pairs, found, rejected = self.find(self._tag_index.prepare(tags, first, last)(workspace))
+                pairs, found, rejected = self.find(self._tag_index.prepare(tags, first, last)(workspace), ids=ids)
                 return pairs.lists(), found, rejected
         except DeviceMemoryError:
             if last - first == 1:
                 raise
-        return self.in_halves(tags, first, last, workspace)
+        return self.in_halves(tags, first, last, workspace, ids=ids)

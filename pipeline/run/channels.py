@@ -24,9 +24,9 @@ from tagmatch.pipeline.one import alone
 from tagmatch.pipeline.run.callers import Answer, Caller, Limits
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, Turn
-from tagmatch.pipeline.run.packets import BulkCall, Keys, Packet, Part, Services, as_asked, cut, matches_in, whole
+from tagmatch.pipeline.run.packets import BulkCall, Keys, Packet, Services, as_asked, cut, matches_in, whole
 from tagmatch.pipeline.run.stage import Workers, at_work
-from tagmatch.pipeline.segment import Matcher
+from tagmatch.pipeline.segment import Matcher, Part
 
 
 class Round(BulkCall):

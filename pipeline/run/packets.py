@@ -21,7 +21,7 @@ from tagmatch.model.parallel import even_ranges, even_work, run, run_rows
 from tagmatch.pipeline.run.callers import Caller
 from tagmatch.pipeline.run.counts import Counts, Histogram
 from tagmatch.pipeline.run.stage import StageName
-from tagmatch.pipeline.segment import Matched, Matcher, PacketSize, Preprocessed
+from tagmatch.pipeline.segment import Matched, Matcher, PacketSize, Part, Preprocessed
 from tagmatch.pipeline.tags import no_space
 from tagmatch.pipeline.unique import merge_all, merge_unique
 
@@ -44,9 +44,6 @@ _PIECES_PER_THREAD = 4
 
 # What it takes to copy a key into memory that is not in use yet
 _COPY_S = 10e-9
-
-#: Some queries of a call: those from one row of a chunk to another
-Part: TypeAlias = tuple[TagLists, int, int]
 
 
 class BulkCall:

@@ -86,14 +86,18 @@ def test_cpu(tmp_path: Path) -> None:
 def test_records(tmp_path: Path) -> None:
     found = measured("records", tmp_path, "--sets", 300, "--queries", 50, "--threads", 2, "--rounds", 1)
     assert {row["system"] for row in found.answers} == {"tagmatch"}
-    assert len(found.answers) == 10
+    assert len(found.answers) == 15
     ratios = [what for what in found.lines if "rate of an index of only these" in what]
     assert len(ratios) == 9
     assert all(
         found.value(what) > 0 for what in (*ratios, "get", "put: rate of add_set", "match_counts: rate of match_many")
     )
     alone = measured("records", tmp_path, "--sets", 300, "--rounds", 1, "--part", "counts")
-    assert [*alone.lines] == ["match_counts: rate of match_many"]
+    assert [what for what in alone.lines if "rate of" in what] == [
+        f"{call}{where}: rate of {other}"
+        for where in ("", ", a key a set", ", a key a set, balanced")
+        for call, other in (("match_counts", "match_many"), ("match_exists_many", "match_counts"))
+    ]
 
 
 def test_first(tmp_path: Path) -> None:

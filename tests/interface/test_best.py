@@ -15,7 +15,17 @@ from support.expiring import set_clock
 from support.service import remote
 from support.waiting import wait_until
 
-from tagmatch import Circle, FilterError, InvalidTypeError, InvalidValueError, Near, TagMatch
+from tagmatch import (
+    Channel,
+    Circle,
+    ClosedError,
+    DeadlineMissed,
+    FilterError,
+    InvalidTypeError,
+    InvalidValueError,
+    Near,
+    TagMatch,
+)
 from tagmatch.model.data_types import count_type
 from tagmatch.model.input.values import packed
 
@@ -188,6 +198,42 @@ def test_clients_and_keys_that_expire(layout, monkeypatch):
         wait_until(lambda: best(messages) == [[3, 1, 5], [2, 5], [5]])
 
 
+CALLS = {
+    "best": lambda tm, messages, **own: tm.match_best(messages, limit=2, order_by="size desc", **own),
+    "score": lambda tm, messages, **own: tm.match_best(messages, limit=2, score="size * bid", **own),
+    "counts": lambda tm, messages, **own: tm.match_counts(messages, count_by="size", **own),
+    "highlights": lambda tm, messages, **own: tm.match_highlights(messages, **own),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_they_wait_in_channels_as_other_calls_do(layout, name):
+    """Answers are the same, in packets of few messages; what comes too late fails, and both are counted."""
+    call, count = CALLS[name], 700
+    channels = [Channel("sure"), Channel("soon", deadline=0.5, expiry=0.5)]
+    tm = TagMatch(layout=layout, data={"size": "int64"}, device="cpu", threads=2, channels=channels)
+    with remote(tm) as (_, over):
+        tm.put_many(
+            pa.table({"key": range(50), "tags": [["a"], ["b"]] * 25, "size": [number % 7 for number in range(50)]})
+        )
+        tm.consolidate()
+        messages = pa.table({"tags": [["a"], ["b"], ["a", "b"], []] * (count // 4), "bid": [1, -1] * (count // 2)})
+        expected = call(tm, messages)
+        assert len(expected) == count
+        for way in (tm, over):
+            assert call(way, messages, channel="sure").equals(expected)
+            assert call(way, messages.slice(0, 0), channel="sure").equals(expected.slice(0, 0))
+        with pytest.raises(DeadlineMissed):
+            call(tm, messages, channel="soon", waited=9.0)
+        stats = tm.stats()
+        assert (stats["channels"]["sure"]["answered"], stats["channels"]["soon"]["answered"]) == (2 * count, 0)
+        assert stats["queries"] == 3 * count
+        with pytest.raises(InvalidValueError, match="over a connection, deadlines count"):
+            call(over, messages, channel="sure", waited=1.0)
+    with pytest.raises(ClosedError):
+        call(tm, messages)
+
+
 def test_what_cannot_be_asked(tmp_path):
     with TagMatch(tmp_path / "index", data={"size": "float64", "other": "int64"}, device="cpu") as tm:
         for key, size in enumerate([1.0, math.nan, None, 2.0]):
@@ -240,7 +286,7 @@ def test_mistakes_of_scores_and_counts(tmp_path):
             tm.match_counts(messages, count_by="nam")
         with pytest.raises(InvalidTypeError, match="count_by must be the name"):
             tm.match_counts(messages, count_by=5)
-        with pytest.raises(InvalidValueError, match="count_by: messages of a channel"):
+        with pytest.raises(InvalidValueError, match="channel"):
             tm.match_counts(messages, count_by="name", channel="sure")
         with remote(tm) as (_, over):
             assert over.match_counts([], count_by="name").type == tm.match_counts([], count_by="name").type

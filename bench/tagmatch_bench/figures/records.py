@@ -26,6 +26,8 @@ _CALLS, _FEW_TAGS, _LIMIT = 2_000, 50, 10
 #: Conditions of `at least 2 of`: different tags, tags of each condition, and queries that are compared
 _TAGS, _OF, _CHECKED = 2_000, 4, 25
 _TENANTS = (2, 10, 100)
+#: Tags of sets of three, of which a query has half
+_WIDE = 200
 
 
 def records(bench: Bench, *, parts: tuple[str, ...] = PARTS["records"]) -> Result:
@@ -67,15 +69,17 @@ def _with_data(sets: pa.Table, tenants: int = 10) -> pa.Table:
 
 def _of_many_keys(bench: Bench) -> tuple[pa.Table, pa.Array]:
     """Sets of one of few tags, which so have many keys, and queries of two tags."""
-    names = pa.array([f"tag {number}" for number in range(_FEW_TAGS)])
     numbers = np.random.default_rng(bench.options.seed).integers(0, _FEW_TAGS, (bench.sets(), 1))
     asked = np.random.default_rng(2).integers(0, _FEW_TAGS, (min(bench.options.queries, 200), 2))
 
-    def lists(places: Any) -> pa.ListArray:
-        ends = np.arange(len(places) + 1, dtype=np.int32) * places.shape[1]
-        return pa.ListArray.from_arrays(pa.array(ends), names.take(pa.array(places.reshape(-1))))
+    return _with_data(pa.table({"tags": _lists(numbers)})), _lists(asked)
 
-    return _with_data(pa.table({"tags": lists(numbers)})), lists(asked)
+
+def _lists(tags: Any) -> pa.ListArray:
+    """Lists of tags, by the numbers of these."""
+    names = pa.array([f"tag {number}" for number in range(int(tags.max(initial=0)) + 1)])
+    ends = np.arange(len(tags) + 1, dtype=np.int32) * tags.shape[1]
+    return pa.ListArray.from_arrays(pa.array(ends), names.take(pa.array(tags.reshape(-1))))
 
 
 def _in_turns(bench: Bench, works: Mapping[str, Callable[[], object]], *, swapped: bool = True) -> dict[str, Samples]:
@@ -161,14 +165,32 @@ def _first(keys: Any, priorities: Any) -> Any:
 
 
 def _counts(bench: Bench, result: Result) -> None:
-    """Counts compared with keys, of answers with many keys."""
-    table, queries = _of_many_keys(bench)
-    with _index(bench, table, data=_DATA) as tm:
-        works = {"keys": partial(tm.match_many, queries), "counts": partial(tm.match_counts, queries)}
-        found, due = works["counts"]().to_pylist(), works["keys"]().to_pylist()
-        _same(result, "match_counts", [[count] for count in found], [[len(keys)] for keys in due])
-        seconds = _in_turns(bench, works)
-    result.add("match_counts: rate of match_many", seconds["keys"].ratios(seconds["counts"]), "times", Target(3))
+    """Counts, and whether there is a key, compared with keys, of answers with many keys; of both layouts."""
+    rng = np.random.default_rng(3)
+    asked = _lists(np.stack([rng.permutation(_WIDE)[: _WIDE // 2] for _ in range(min(bench.options.queries, 50))]))
+    wide = _with_data(pa.table({"tags": _lists(rng.integers(0, _WIDE, (bench.sets(), 3)))}))
+    for name, layout, (table, queries) in (
+        ("", "rarest", _of_many_keys(bench)),
+        (", a key a set", "rarest", (wide, asked)),
+        (", a key a set, balanced", "balanced", (wide.slice(0, bench.sets() // 20), asked)),
+    ):
+        with _index(bench, table, data=_DATA, layout=layout) as tm:
+            works = {
+                "keys": partial(tm.match_many, queries),
+                "counts": partial(tm.match_counts, queries),
+                "exists": partial(tm.match_exists_many, queries),
+            }
+            found, due = works["counts"]().to_pylist(), [len(keys) for keys in works["keys"]()]
+            _same(result, f"match_counts{name}", [[count] for count in found], [[count] for count in due])
+            exist = [[int(each)] for each in works["exists"]().to_pylist()]
+            _same(result, f"match_exists_many{name}", exist, [[int(count > 0)] for count in due])
+            seconds = _in_turns(bench, works)
+        if name:
+            result.add(f"answers of many keys{name}: keys", sum(due) / len(due), "keys")
+        ratio, goal = seconds["keys"].ratios(seconds["counts"]), None if layout == "balanced" else Target(3)
+        result.add(f"match_counts{name}: rate of match_many", ratio, "times", goal)
+        ratio = seconds["counts"].ratios(seconds["exists"])
+        result.add(f"match_exists_many{name}: rate of match_counts", ratio, "times", Target(3 if name else 1))
 
 
 def _at_least(bench: Bench, result: Result) -> None:
