@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -69,28 +69,32 @@ LaidOut: TypeAlias = tuple[U32Array | None, U64Array, dict[str, pa.Array]]
 def lay_out_slices(spark: SparkSession, job: Job, shards: Sequence[int], tags: ShardTags) -> Slices:
     """Leave each slice in the scratch folder."""
     kind: type[Plan] = resolve_name(implementations_of(job.layout).plan)
-    ranked = for_each(spark, shards, partial(_rank, kind, job.scratch, tags), _RANKED).collect()
+    ranked = tags.for_shards(spark, shards, partial(_rank, kind, tags), _RANKED).collect()
     plan = kind.of(spark, job, ranked)
     labels = labels_for(spark, len(plan))[0]
-    routed = for_each(spark, shards, partial(_route, job, plan, labels), SERIALIZED)
+    routed = for_each(spark, shards, partial(_route, job, tags, plan, labels), SERIALIZED)
     schema = ", ".join(f"{name} long" for name in _OF_SLICES)
     laid_out = by_number(routed, len(plan), partial(_lay_out, job, tags, plan), schema)
     rows = sorted(laid_out.collect(), key=lambda row: row.slice)
     return {name: np.array([row[name] for row in rows], np.int64) for name in _OF_SLICES}
 
 
-def _rank(kind: type[Plan], scratch: Scratch, tags: ShardTags, shard: int) -> Iterator[pa.RecordBatch]:
-    """Leave a shard's sets as ranks, and what they are routed by."""
-    ranks = tags.rank_sets(shard)
-    scratch.write("ranked", shard, ranks=from_lists(ranks))
-    yield one_row(shard=shard, sets=len(ranks), empty=_empty(ranks), sample=kind.prepare(scratch, shard, ranks))
+def _rank(kind: type[Plan], tags: ShardTags, shard: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Leave a shard's sets as ranks and, if need be, their signatures, made by the hashes that the shard itself has."""
+    ranks, read = tags.rank_sets(shard, batches), partial(tags.scratch.read, "shard", shard)
+    columns = {"ranks": from_lists(ranks)}
+    if kind.by_signatures or not tags.maps_hashes:
+        signatures = signatures_of(to_lists(read("ranks")), to_numbers(read("hashes")))
+        columns["signatures"] = from_words(signatures)
+    tags.scratch.write("ranked", shard, **columns)
+    yield one_row(shard=shard, sets=len(ranks), empty=_empty(ranks), sample=kind.sample(ranks))
 
 
 def _empty(ranks: Lists) -> int:
     return int(np.count_nonzero(ranks.lengths() == 0))
 
 
-def _route(job: Job, plan: Plan, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
+def _route(job: Job, tags: ShardTags, plan: Plan, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
     """Send each set of a shard, and its keys, to the slice that it belongs to."""
     # Large lists, as those of many shards come together
     ranks, table = job.scratch.read("ranked", shard, "ranks"), job.as_numbers(shard)
@@ -98,6 +102,8 @@ def _route(job: Job, plan: Plan, labels: I64Array, shard: int) -> Iterator[pa.Re
     if table.expires is not None:
         columns["expires"] = lists_of(table.keys.offsets, pa.array(table.expires))
     columns = {name: lists.cast(pa.large_list(lists.type.value_type)) for name, lists in columns.items()}
+    if not tags.maps_hashes:
+        columns["signatures"] = job.scratch.read("ranked", shard, "signatures")
     firsts, order = group_by(plan.slices(job.scratch, shard).astype(np.uint32), len(labels))
     return in_groups(firsts, labels, np.arange(len(labels)), pa.record_batch(columns).take(pa.array(order)))
 
@@ -106,12 +112,15 @@ def _lay_out(
     job: Job, tags: ShardTags, plan: Plan, number: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Order the sets of one slice and leave them in the scratch folder."""
-    ranks, numbers, *times = map(to_lists, pa.concat_batches(list(batches)).columns)
+    lists = pa.concat_batches(list(batches)).columns
+    words = None if tags.maps_hashes else lists.pop()
+    ranks, numbers, *times = map(to_lists, lists)
     table = KeyTable(numbers, expires=times[0].values.view(np.int64) if times else None)
     order: U32Array = np.arange(len(ranks), dtype=np.uint32)
     sort_groups((ranks.offsets, ranks.values), order, np.array([0, len(order)]))
     ranks, table = gather(ranks, order), table.of_sets(order)
-    again, signatures, columns = plan.lay_out(number, ranks, signatures_of(ranks, tags.hashes()))
+    signatures = signatures_of(ranks, tags.hashes()) if words is None else to_words(words)[order]
+    again, signatures, columns = plan.lay_out(number, ranks, signatures)
     if again is not None:
         ranks, table = gather(ranks, again), table.of_sets(again)
     job.scratch.write(
@@ -163,12 +172,13 @@ class RankRanges:
     """Slices of the layout `rarest`: slice `i` begins with the first set whose first four ranks are `bounds[i - 1]`."""
 
     bounds: npt.NDArray[np.bytes_]  # As `_first_ranks_of` gives them, ascending
+    by_signatures: ClassVar[bool] = False
 
     def __len__(self) -> int:
         return len(self.bounds) + 1
 
     @staticmethod
-    def prepare(scratch: Scratch, shard: int, ranks: Lists) -> bytes:  # noqa: ARG004
+    def sample(ranks: Lists) -> bytes:
         """The first ranks of some sets of a shard; those of all shards are what slices are found by."""
         firsts = _first_ranks_of(ranks)
         return firsts[np.linspace(0, len(firsts), min(_SAMPLE, len(firsts)), endpoint=False).astype(np.int64)].tobytes()
@@ -251,6 +261,7 @@ _log = logging.getLogger(__name__)
 class Subtrees:
     """Slices of the layout `balanced`: the empty set, then the nodes of the tree that are not split."""
 
+    by_signatures: ClassVar[bool] = True
     splits: Splits
     places: I64Array  # slice of each node; one more, for the empty set
     roots: tuple[Root, ...]  # where each slice after the first begins
@@ -260,11 +271,8 @@ class Subtrees:
         return len(self.roots) + 1
 
     @staticmethod
-    def prepare(scratch: Scratch, shard: int, ranks: Lists) -> bytes:  # noqa: ARG004
-        """Leave signatures, made by the hashes that the shard itself has: they are near each other in memory."""
-        of_shard = to_lists(scratch.read("shard", shard, "ranks"))
-        signatures = signatures_of(of_shard, to_numbers(scratch.read("shard", shard, "hashes")))
-        scratch.write("ranked", shard, signatures=from_words(signatures))
+    def sample(ranks: Lists) -> bytes:  # noqa: ARG004
+        """Nothing: slices are found by signatures."""
         return b""
 
     @classmethod

@@ -8,13 +8,14 @@ them by their bytes, as it does on disk where memory is short.
 
 Ranks of tags go by frequency, and then by hash. A task adds up the frequencies of the tags whose hashes are in a range
 of its own; so how many tags of each frequency each task has is enough to tell all ranks, and the driver knows that.
-None is looked up: a task says of each shard where the tags are that it has sent, in their order.
+None is looked up: a task keeps of each shard where the tags are that it has sent, in their order, and sends it their
+ranks.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -52,10 +53,11 @@ from tagmatch.partitioner.spark.batches import (
     labels_for_all,
     number_of_task,
     one_row,
+    serialized,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _WRITTEN = "part long, entry string"
 
@@ -285,6 +287,9 @@ _TOTALS, _FIRST_RANKS, _RANKS, _RANKED = "totals", "first-ranks", "ranks", "rank
 _TOTAL = "task long, first_group long, last_group long, kinds string, frequencies array<long>, counts array<long>"
 _COLUMNS = ["strings", "hashes", "frequencies"]
 
+#: Tags whose hashes a task maps into memory, at most: 256 MiB
+MAPPED_TAGS = 1 << 25
+
 
 @dataclass(frozen=True, slots=True)
 class ShardTags:
@@ -295,23 +300,48 @@ class ShardTags:
     count: int
     files: dict[str, Entry]  # what manifests say of the files, by their names
     kinds: Entry  # what `kinds_of` says of the tags
+    maps_hashes: bool  # whether tasks may map the hashes of all tags; else sets come with their signatures
 
     def hashes(self) -> U64Array:
         """The hash of each tag, by rank."""
         hashes: U64Array = to_numbers(self.scratch.read_table("vocabulary", self.files)["hash"])
         return hashes
 
-    def rank_sets(self, shard: int) -> Lists:
-        """The sets of a shard as ascending ranks."""
-        found = [np.zeros(0, np.uint32)]
-        for task in self.tasks:
-            shards, places = (self.scratch.read(_TOTALS, task, name, keep=True) for name in ("shards", "places"))
-            row = int(np.searchsorted(to_numbers(shards), shard))
-            if row < len(shards) and shards[row].as_py() == shard:
-                of_shard = to_lists(places)
-                ranks = to_numbers(self.scratch.read(_RANKS, task, "ranks", keep=True))
-                found.append(ranks[of_shard.values[of_shard.offsets[row] : of_shard.offsets[row + 1]]])
-        return relabel(to_lists(self.scratch.read("shard", shard, "ranks")), np.concatenate(found))
+    def for_shards(
+        self,
+        spark: SparkSession,
+        shards: Sequence[int],
+        work: Callable[[int, Iterable[pa.RecordBatch]], Batches],
+        schema: str,
+    ) -> DataFrame:
+        """Return the rows of `work(shard, ranks)` for every shard; `rank_sets` takes these ranks."""
+        labels = dict(zip(shards, labels_for(spark, max(1, len(shards)))[0].tolist(), strict=False))
+        sent = for_each(spark, range(max(1, len(self.tasks))), partial(self._send, labels), SERIALIZED)
+        return by_number(sent, max(1, len(shards)), work, schema)
+
+    def _send(self, labels: Mapping[int, int], place: int) -> Iterator[pa.RecordBatch]:
+        """Send the ranks of a task's tags to the shards that have these; the first task sends each shard a row more."""
+        return serialized((labels[shard], shard, records) for shard, records in self._ranks_of(labels, place))
+
+    def _ranks_of(self, labels: Mapping[int, int], place: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        def records(order: int, ranks: U32Array) -> pa.RecordBatch:
+            orders = np.uint64(order << 32) + np.arange(len(ranks), dtype=np.uint64)
+            return pa.record_batch([pa.array(orders), pa.array(ranks)], ["order", "rank"])
+
+        if place == 0:  # a shard of the empty set alone has no tags
+            for shard in labels:
+                yield shard, records(0, np.zeros(1, np.uint32))
+        for task in self.tasks[place : place + 1]:
+            shards, places = (self.scratch.read(_TOTALS, task, name) for name in ("shards", "places"))
+            ranks, of_shards = to_numbers(self.scratch.read(_RANKS, task, "ranks")), to_lists(places)
+            for row, shard in enumerate(shards.to_pylist()):
+                yield shard, records(place + 1, ranks[of_shards.values[slice(*of_shards.offsets[row : row + 2])]])
+
+    def rank_sets(self, shard: int, ranks: Iterable[pa.RecordBatch]) -> Lists:
+        """The sets of a shard as ascending ranks, given the ranks of its tags as they come from `for_shards`."""
+        in_order = sorted(ranks, key=lambda records: int(records["order"][0].as_py()))
+        found = to_numbers(pa.concat_batches(in_order)["rank"])[1:]
+        return relabel(to_lists(self.scratch.read("shard", shard, "ranks")), found)
 
 
 def build_vocabulary(spark: SparkSession, job: Job, shards: Sequence[int]) -> ShardTags:
@@ -340,7 +370,7 @@ def build_vocabulary(spark: SparkSession, job: Job, shards: Sequence[int]) -> Sh
     )
     (files,) = write_files(spark, scratch, [file])
     kinds: Entry = {name: value for row in totals for name, value in json.loads(row.kinds).items()}
-    return ShardTags(scratch, tasks, count, files, kinds)
+    return ShardTags(scratch, tasks, count, files, kinds, count <= MAPPED_TAGS)
 
 
 def _write_first_ranks(scratch: Scratch, totals: Sequence[Any]) -> int:

@@ -21,7 +21,7 @@ from support.tasks import session
 
 from tagmatch import FilterError, IndexExistsError, InvalidTypeError, InvalidValueError, NullError, TagMatch
 from tagmatch.model.options import Layout
-from tagmatch.partitioner.spark import slices
+from tagmatch.partitioner.spark import slices, tables
 from tagmatch.spark import partition
 
 Rows = Sequence[tuple[list[str], Any]]
@@ -85,12 +85,14 @@ SIZES: dict[str, tuple[Any, int, int]] = {
 def test_files_are_those_of_the_local_partitioner(
     spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, layout: str, sizes: str
 ) -> None:
-    """Also if tasks add up histograms, of which there are many."""
+    """Also if tasks add up histograms, of which there are many, or if sets come with their signatures."""
     make, max_partition_size, sets_per_task = SIZES[sizes]
     rows = make(rng)
     options: dict[str, Any] = {"layout": layout, "max_partition_size": max_partition_size}
     if make is named:
         monkeypatch.setattr(slices, "_HISTOGRAMS_AT_ONCE", 0)
+    if make in (long_sets, colliding):
+        monkeypatch.setattr(tables, "MAPPED_TAGS", 0)
     make_index(tmp_path / "local", rows, **options)
     frame = spark.createDataFrame(rows, schema_of(rows)).repartition(3)
     # Where there are few rows, Spark else puts partitions together
