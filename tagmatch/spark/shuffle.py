@@ -251,7 +251,7 @@ def _count_by_tags(index: InPlace, segment: Segment, meeting: Meeting, few: int,
     index.fetch_sets(segment, 0, min(1, len(segment)))
     has_empty = segment.tagsets.has_empty_set and 0 in segment.live_rows(0, 1)
     index.fetch_all(segment.frequencies)
-    met = segment.frequencies
+    met: UIntArray | I64Array = segment.frequencies
     if met.max(initial=0) > few or (is_filtered and isinstance(segment.partitions, ClusterTable)):
         met = rules_of(segment.options).sets_by_rarest_tag(segment, index.fetch_all)
     many, some = np.flatnonzero(met > few), np.flatnonzero(met) if is_filtered else np.zeros(0, np.int64)

@@ -14,12 +14,15 @@ from typer.testing import CliRunner
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import Layout
 from tagmatch_bench.commands.app import app
-from tagmatch_bench.spark import join, partitioning
+from tagmatch_bench.spark import join, partitioning, plan
 
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("session")]
 
 OPTIONS = ["--threads", "2", "--rounds", "1", "--allow-changes"]
-JOINS = ["subset_join, ship", "subset_join, shuffle", "SQL: explode, join, count", "SQL: cross join, array_except"]
+JOINS = [
+    "subset_join, ship", "subset_join, shuffle", "SQL: rarest tag, join, array_except", "SQL: explode, join, count",
+    "SQL: cross join, array_except",
+]  # fmt: skip
 
 
 def bench(folder: Path, *options: str) -> Any:
@@ -52,20 +55,37 @@ def test_join(tmp_path: Path) -> None:
     done = bench(tmp_path, "--part", "join", "--join-sets", "300", "--queries", "40")
     found = Found(tmp_path, "spark-join")
     (title,) = found.panels
-    assert list(found.places(title)) == JOINS
+    assert list(found.places(title)) == [*JOINS, "match_many"]
     assert found.limits == {
         "subset_join, ship: 40 queries": 50_000,
         "subset_join, shuffle against SQL: explode, join, count": 20,
+        "subset_join, ship against match_many": 0.5,
+        "subset_join, shuffle against match_many": 0.5,
     }
+    assert all(found.value(f"{name} against {JOINS[2]}") > 0 for name in JOINS[:2])
     assert [row["system"] for row in found.answers] == JOINS
     assert {(row["queries"], row["wrong"], row["missing"]) for row in found.answers} == {(40, 0, 0)}
     assert len({row["keys"] for row in found.answers}) == 1
     assert found.answers[0]["keys"] >= 40  # each query extends a stored set
     plans = json.loads((tmp_path / "spark-join.json").read_text())["plans"]
-    operators = {"subset_join, ship": "MapInArrow", JOINS[2]: "HashAggregate", JOINS[3]: "NestedLoopJoin"}
+    operators = {"subset_join, ship": "MapInArrow", JOINS[3]: "HashAggregate", JOINS[4]: "NestedLoopJoin"}
     assert list(plans) == JOINS
     assert all(operator in plans[name] for name, operator in operators.items())
     assert "Plan of *subset_join, ship*" in done.stdout
+
+
+def test_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MEASURED", 3000), ("TINY", 6), ("TINY_SETS", 300)):
+        monkeypatch.setattr(plan, name, value)
+    bench(tmp_path, "--plan", "1e10")
+    found = Found(tmp_path, "spark-plan")
+    assert found.value("1e+10 sets: indexes") == 3
+    assert found.value("1e+10 sets: tasks of each index") > 9 * 3179
+    assert found.value("measured: tasks of the job with 6 partitions") >= 9 * 6
+    assert 100 < found.value("1e+10 sets: shuffled") < 10_000
+    hours, starting = (found.value(f"1e+10 sets: {what}") for what in ("time of all tasks", "of this, starting tasks"))
+    assert 0 < starting <= hours
+    assert not (tmp_path / "spark-partition.json").exists()
 
 
 def test_skew(tmp_path: Path) -> None:

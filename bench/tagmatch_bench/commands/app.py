@@ -364,7 +364,9 @@ def _gpu(*, queries: int | None, **given: Any) -> None:
     _measure(["gpu:gpu"], None, {"queries": queries or usual_queries_in_batches()}, **given)
 
 
-def _spark(*, sizes: list[int] | None, parts: list[str] | None, threads: int | None, **given: Any) -> None:
+def _spark(
+    *, sizes: list[int] | None, parts: list[str] | None, plan: float | None, threads: int | None, **given: Any
+) -> None:
     from tagmatch_bench.spark import local_spark
 
     cores = threads or available_threads()
@@ -372,14 +374,17 @@ def _spark(*, sizes: list[int] | None, parts: list[str] | None, threads: int | N
     from tagmatch_bench.harness.bench import FULL_SETS, BenchOptions
     from tagmatch_bench.spark.join import join, skew
     from tagmatch_bench.spark.partitioning import SIZES, partition
+    from tagmatch_bench.spark.plan import plan as planned
 
     experiments = {
         "partition": partial(partition, spark=session, sizes=sizes or SIZES),
         "join": partial(join, spark=session),
         "skew": partial(skew, spark=session),
+        "plan": partial(planned, spark=session, sets=plan or 1e10),
     }
+    parts = parts or [name for name in experiments if (name == "plan") == (plan is not None)]
     output, allow_changes, scale = given.pop("output"), given.pop("allow_changes"), given.pop("join_sets") / FULL_SETS
-    wanted = [experiment for name, experiment in experiments.items() if name in (parts or experiments)]
+    wanted = [experiment for name, experiment in experiments.items() if name in parts]
     measure_all(wanted, BenchOptions(scale, cores, **given), output, allow_changes=allow_changes)
 
 
@@ -417,6 +422,8 @@ _command(
         opt.again("sizes", int, "1, 4 and 8 million", "Distinct sets to partition", "--sets", min=1, max=opt.MOST_SETS),
         opt.whole("join_sets", 1_000_000, "Distinct stored sets of join and skew.", 1, opt.MOST_SETS),
         opt.queries(20_000, "Queries of join and skew."),
+        opt.option("plan", float | None, None, "Plan a job of this number of sets, such as 1e10, by measured costs.",
+                   min=1, max=1e15),
         opt.part(PARTS["spark"]), opt.rounds(), opt.THREADS, opt.SEED, opt.keys(), opt.output("spark"),
     ),
     _spark,

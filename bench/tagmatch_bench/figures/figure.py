@@ -43,7 +43,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "qos": _OF_STREAM,
     "qos-real": (*_OF_STREAM, "threads", "pipeline", "dds"),
     "records": ("calls", "data", "best", "counts", "at_least", "only"),
-    "spark": ("partition", "join", "skew"),
+    "spark": ("partition", "join", "skew", "plan"),
 }
 
 FIGURES: Mapping[str, Figure] = {

@@ -29,9 +29,12 @@ from tagmatch_bench.systems.catalogue import OURS
 
 SHIP, SHUFFLE = "subset_join, ship", "subset_join, shuffle"
 EXPLODE, CROSS = "SQL: explode, join, count", "SQL: cross join, array_except"
+RAREST = "SQL: rarest tag, join, array_except"
+MATCH_MANY = "match_many"
 
 _SHIP = Target(50_000)
 _SHUFFLE_AGAINST_SQL = Target(20)
+_AGAINST_MATCH_MANY = Target(0.5)
 
 # Queries that plain SQL gets, which takes some seconds for them with a million sets
 _MOST_QUERIES = {EXPLODE: 256, CROSS: 16}
@@ -51,8 +54,10 @@ def join(bench: Bench, spark: SparkSession) -> Result:
         f"""{bench.in_words(sets)}; Spark {spark.version} in local mode. End to end: queries are read from Parquet
         files, and a row with the query's number and the key comes out for each match (format `noop`). *ship* opens the
         saved index (layout `rarest`) in the workers, *shuffle* brings sets and queries together in buckets. Plain SQL
-        reads the sets from Parquet files: it either joins the exploded tags and counts, for each query and set, whether
-        all were found, or tests every pair. It gets fewer queries.""",
+        reads the sets from Parquet files: it joins the exploded tags of queries with the sets that have this tag as
+        their rarest, a column of the files, and tests the pairs; or it joins all exploded tags and counts, for each
+        query and set, whether all were found; or it tests every pair. The last two get fewer queries. *match_many* is
+        one call of an open index on as many threads, for the queries in memory.""",
         spark=spark.version,
         sql_queries=_MOST_QUERIES,
     )
@@ -72,6 +77,9 @@ def join(bench: Bench, spark: SparkSession) -> Result:
         result.add(f"{name}: {rate.items:,} queries", rate.median, "queries/s", target)
     ratio = rates[SHUFFLE].over(rates[EXPLODE])
     result.add(f"{SHUFFLE} against {EXPLODE}", ratio, "times", _SHUFFLE_AGAINST_SQL)
+    for name in (SHIP, SHUFFLE):
+        result.add(f"{name} against {RAREST}", rates[name].over(rates[RAREST]), "times")
+        result.add(f"{name} against {MATCH_MANY}", rates[name].over(rates[MATCH_MANY]), "times", _AGAINST_MATCH_MANY)
     return result
 
 
@@ -82,13 +90,16 @@ def _rates(bench: Bench, result: Result, joins: Joins) -> dict[str, Samples]:
         count = min(len(joins.queries), _MOST_QUERIES.get(name, len(joins.queries)))
         frames[name] = count, of_queries(joins.first(count))
         result.plans[name] = _plan(frames[name][1])
-    works = {name: partial(run, frame) for name, (_, frame) in frames.items()}
-    with bench.doing("spark-join: warming up"):
-        alternate(works, 1)
-    with bench.doing("spark-join: joining"):
-        taken = alternate(works, bench.options.rounds)
+    counts = {name: count for name, (count, _) in frames.items()} | {MATCH_MANY: len(joins.queries)}
+    works: dict[str, Callable[[], object]] = {name: partial(run, frame) for name, (_, frame) in frames.items()}
+    with TagMatch.open(joins.index, threads=bench.options.threads, device="cpu") as engine:
+        works[MATCH_MANY] = partial(engine.match_many, joins.queries)
+        with bench.doing("spark-join: warming up"):
+            alternate(works, 1)
+        with bench.doing("spark-join: joining"):
+            taken = alternate(works, bench.options.rounds)
     return {
-        name: Samples(tuple(frames[name][0] / seconds for seconds in samples.values), frames[name][0])
+        name: Samples(tuple(counts[name] / seconds for seconds in samples.values), counts[name])
         for name, samples in taken.items()
     }
 
@@ -124,6 +135,7 @@ class Joins:
             engine.add_sets(workload.sets["tags"], workload.sets["key"])
             engine.consolidate()
         numbered = signed_keys(workload.sets).append_column("set", pa.array(np.arange(len(workload.sets))))
+        numbered = numbered.append_column("rarest", rarest_tags(_lists(workload.sets["tags"])))
         sets = spark.read.parquet(write_parquet(numbered, folder / "sets"))
         return cls(spark, folder, folder / "index", sets, workload.queries)
 
@@ -145,12 +157,18 @@ class Joins:
         return {
             SHIP: partial(self._subset_join, "ship"),
             SHUFFLE: partial(self._subset_join, "shuffle"),
+            RAREST: self._rarest,
             EXPLODE: self._explode,
             CROSS: self._cross,
         }
 
     def _subset_join(self, strategy: Strategy, queries: DataFrame) -> DataFrame:
         return subset_join(queries, self.index, strategy=strategy, output="rows").select("id", "key")
+
+    def _rarest(self, queries: DataFrame) -> DataFrame:
+        by_tag = queries.select("*", f.explode(f.array_distinct("tags")).alias("rarest"))
+        pairs = by_tag.join(self.sets.withColumnRenamed("tags", "stored"), "rarest")
+        return pairs.where(f.size(f.array_except("stored", "tags")) == 0).select("id", "key")
 
     def _explode(self, queries: DataFrame) -> DataFrame:
         sets = self.sets.withColumn("tags", f.array_distinct("tags"))
@@ -162,6 +180,18 @@ class Joins:
     def _cross(self, queries: DataFrame) -> DataFrame:
         pairs = queries.crossJoin(self.sets.withColumnRenamed("tags", "stored"))
         return pairs.where(f.size(f.array_except("stored", "tags")) == 0).select("id", "key")
+
+
+def rarest_tags(sets: pa.ListArray) -> pa.Array:
+    """The tag of each set that fewest sets have; null of a set without tags."""
+    tags = sets.flatten().dictionary_encode()
+    numbers, some = tags.indices.to_numpy(), np.flatnonzero(np.diff(sets.offsets.to_numpy()))
+    # One number that is the less, the rarer the tag is
+    ranked = np.bincount(numbers)[numbers] * np.int64(len(tags.dictionary)) + numbers
+    firsts = sets.offsets.to_numpy()[some] - sets.offsets[0].as_py()
+    rarest = np.zeros(len(sets), np.int64)
+    rarest[some] = np.minimum.reduceat(ranked, firsts) % len(tags.dictionary)
+    return tags.dictionary.take(pa.array(rarest, mask=~np.isin(np.arange(len(sets)), some)))
 
 
 def run(frame: DataFrame) -> None:

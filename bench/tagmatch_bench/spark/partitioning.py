@@ -52,7 +52,8 @@ _BILLION = 1_000_000_000
 class Usage:
     """What the stages of a run used, and the processes at most."""
 
-    stages: int  # stages that ran
+    stages: int  # stages that ran, and their tasks
+    tasks: int
     task_seconds: float  # time of all tasks together
     longest_alone: float  # seconds of the longest stage that had one task only
     shuffled: int  # bytes that tasks wrote for others, and that they wrote to disk as memory was short
@@ -82,6 +83,7 @@ def usage_of(spark: SparkSession, work: Callable[[], object]) -> Usage:
     alone = [stage.executorRunTime() for stage in stages if stage.numCompleteTasks() == 1]
     return Usage(
         len(stages),
+        sum(stage.numCompleteTasks() for stage in stages),
         sum(stage.executorRunTime() for stage in stages) / 1e3,
         max(alone, default=0) / 1e3,
         sum(stage.shuffleWriteBytes() for stage in stages),
@@ -128,7 +130,7 @@ SIZES = (1_000_000, 4_000_000, 8_000_000)
 
 # What starting tasks costs counts for less and less, so both hold from this many sets on
 _TARGETS_FROM = 4_000_000
-_AGAINST_LOCAL = Target(2.5, at_most=True)
+_AGAINST_LOCAL = Target(1.6, at_most=True)
 _TWICE_THE_SETS = Target(2.3, at_most=True)
 
 
@@ -232,10 +234,13 @@ class Job:
         """Where an index is made: of a layout, on `Spark` or `local`."""
         return self.folder / f"{where}-{layout}"
 
-    def _on_spark(self, layout: Layout) -> None:
-        index = self.index("Spark", layout)
+    def on_spark(self, layout: Layout, index: Path, *, sets_per_task: int | None = None) -> None:
+        """Make an index by the job."""
         shutil.rmtree(index, ignore_errors=True)
-        partition_on_spark(self.spark.read.parquet(self.sets), index, layout=layout)
+        partition_on_spark(self.spark.read.parquet(self.sets), index, layout=layout, sets_per_task=sets_per_task)
+
+    def _on_spark(self, layout: Layout) -> None:
+        self.on_spark(layout, self.index("Spark", layout))
 
     def _locally(self, layout: Layout) -> None:
         index = self.index("local", layout)
