@@ -160,14 +160,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Seconds of the clock would measure what else the machine does, so reports have seconds of CPU."""
     report = yield
     cost, _cost_before[0] = _cost() - _cost_before[0], _cost()
-    # A process that has ended meanwhile may have worked before
+    # A process that has just ended may have worked before
     cost = min(cost, report.duration * (os.cpu_count() or 1))
     report.cost = cost if item.get_closest_marker("nightly") is None else 0.0
     return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    cost = getattr(report, "cost", 0.0)  # of a worker that died there is none
+    cost = getattr(report, "cost", 0.0)  # a worker that died has no cost
     _cost_by_test[report.nodeid] += cost
     _cost_by_file[report.nodeid.partition("::")[0]] += cost
 
@@ -175,7 +175,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def _too_long() -> list[str]:
     limits = ((_cost_by_test, _MOST_TEST_S), (_cost_by_file, _MOST_FILE_S))
     return [
-        f"{name} takes {cost:.0f} s of CPU, and may take {most}: shorten it, or mark what is long with `nightly`"
+        f"{name} takes {cost:.0f} s of CPU, and may take {most}: shorten it, or mark its long part with `nightly`"
         for costs, most in limits
         for name, cost in costs.most_common()
         if cost > most * _SHARING

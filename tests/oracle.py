@@ -31,7 +31,7 @@ NONE: Attributes = {}
 
 
 class Operator(NamedTuple):
-    """What a test means for one value, how many operands it has, and of which types these are."""
+    """The meaning of a test for one value, its number of operands, and their types."""
 
     holds: Callable[[Any, list[Any]], bool]  # gets the operands that are of the value's type
     operands: Literal["none", "one", "two", "list"]
@@ -70,7 +70,7 @@ def _of_expression(pattern: bytes) -> re.Pattern[str]:
     return re.compile(own.replace(r"\z", r"\Z"), 0 if "(?i)" in text else re.ASCII)
 
 
-#: All that there are, in the order in which messages name them; texts are compared as bytes
+#: All operators, in the order in which messages name them; texts are compared as bytes
 OPERATORS: Mapping[str, Operator] = {
     "=": Operator(_any(operator.eq), "one"), "!=": Operator(_no, "one"),
     "<": Operator(_any(operator.lt), "one", "ordered"), "<=": Operator(_any(operator.le), "one", "ordered"),
@@ -183,7 +183,7 @@ def _relates(value: Value, name: str, other: Value, later: timedelta) -> bool:
 
 
 def _passes(value: Value, name: str, operands: tuple[Value, ...]) -> bool:
-    """Whether one value does; what is of another type than an operand is neither equal to it nor in order with it."""
+    """Whether one value does; a value of another type than an operand is neither equal to it nor in order with it."""
     # NaN is like nothing; with it, Python raises an error for a decimal
     alike = [ordered(other) for other in operands if value == value and type_of(other) == type_of(value)]
     return OPERATORS[name].holds(ordered(value), alike)
@@ -238,7 +238,7 @@ def _precedence(version: str) -> Any:
 
 
 class There(NamedTuple):
-    """Where a message is, within which area the clients are that it is for, and where one of these is."""
+    """The place of a message, the area of the clients that it is for, and the place of one of these."""
 
     location: Place | None = None
     within: Any = None
@@ -277,7 +277,7 @@ class Put(NamedTuple):
 
     given: Any  # tags, expression and area, if there was an expression
     data: Mapping[str, Any]
-    rows: frozenset[Row] = frozenset()  # what was stored
+    rows: frozenset[Row] = frozenset()  # the stored rows
 
 
 class _Change(NamedTuple):

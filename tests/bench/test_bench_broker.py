@@ -1,4 +1,4 @@
-"""The command `tagmatch-bench broker`, and its broker: what comes is delivered or dropped, and all is counted."""
+"""The command `tagmatch-bench broker`, and its broker: every event is delivered or dropped, and counted."""
 
 import random
 import socket
@@ -38,7 +38,7 @@ LOST = "events neither delivered once nor dropped"
 
 @pytest.fixture(autouse=True)
 def _easily_matched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few names and wide intervals, so that there are keys with few filters."""
+    """Few names and wide intervals, so that few filters have keys."""
     monkeypatch.setitem(SCENARIOS, "pcm", replace(SCENARIOS["pcm"], names=8))
     monkeypatch.setitem(SCENARIOS, "dense", replace(SCENARIOS["dense"], width=0.9))
 
@@ -68,7 +68,7 @@ def test_command(tmp_path: Path, scenario: str) -> None:
 def test_a_wrong_engine_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, system: Any, more: bool
 ) -> None:
-    """OCM beside brute force, others beside OCM."""
+    """OCM against brute force, others against OCM."""
     spoil(monkeypatch, system, more=more)
     is_told(run("broker", tmp_path, *SMALL, "--rate", 2000), tmp_path, "broker", engine, more=more)
     found = Found(tmp_path, "broker")
@@ -173,7 +173,7 @@ def test_deliveries_are_read_as_they_were_written(lists: list[list[int]], cut: i
 
 
 def served(broker: Broker, ask: Callable[[socket.socket], Any]) -> tuple[Any, Traffic]:
-    """What somebody gets who is connected with a broker, and what the broker says of it."""
+    """A client's deliveries from a broker, and the broker's counts."""
     ours, its = socket.socketpair()
 
     def serve() -> Traffic:

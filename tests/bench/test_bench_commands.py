@@ -265,7 +265,7 @@ def test_latency_counts_from_when_a_query_was_due() -> None:
 
 
 def test_tasks_ask_when_queries_are_due() -> None:
-    """The second waits for nobody; the third is refused, and the fourth is late, as the loop is busy."""
+    """The second does not wait; the third is refused, and the fourth is late, as the loop is busy."""
     asked: list[str] = []
 
     async def ask(query: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What matches constraints on attributes: beside brute force, and in `tagmatch-bench content`, `pcm` and `ccm`."""
+"""Matchers of constraints on attributes, against brute force, and in `tagmatch-bench content`, `pcm` and `ccm`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +65,7 @@ OF_SCENARIOS: dict[str, tuple[ContentOptions, int]] = {
 
 @pytest.mark.parametrize("name", OF_SCENARIOS)
 def test_generated(system: System, name: str) -> None:
-    """Few names, so that there is much to find; slices and chunks."""
+    """Few names, so that many filters match; slices and chunks."""
     options, least = OF_SCENARIOS[name]
     content = Content(options)
     whole = content.subscriptions(0, content.filters)
@@ -83,7 +83,7 @@ def test_nothing_stored_or_sent(system: System) -> None:
 
 @given(workload=KINDS["whole"], parts=st.integers(1, 4))
 def test_a_message_in_tasks(workload: tuple[pa.Table, pa.Table], parts: int) -> None:
-    """Each filter is in one SubC phase, whatever number there is."""
+    """Each filter is in one SubC phase, for any number of them."""
     stored, sent = workload
     matcher: Any = CONTENT_PHASES["H and C phases"](stored, 1)
     prepared = matcher.prepare(sent)
@@ -97,14 +97,14 @@ NUMBER = {"attr": "x", "op": "=", "value": 1, "upper": None}
 TEXT = {"attr": "t", "op": "=", "text": "a"}
 WHOLE_NUMBERS, REAL_NUMBERS = pa.int64(), pa.float64()
 REFUSED = [
-    (NUMBER | {"op": "prefix"}, REAL_NUMBERS, "operator 'prefix' is none of =, !=, <, >, between"),
+    (NUMBER | {"op": "prefix"}, REAL_NUMBERS, "operator 'prefix' is not one of =, !=, <, >, between"),
     (NUMBER | {"value": None}, REAL_NUMBERS, "a constraint has no operand"),
     (NUMBER | {"op": "between"}, REAL_NUMBERS, "a constraint has no operand"),
     (NUMBER | {"value": float("nan")}, REAL_NUMBERS, "a constraint has NaN as its operand"),
     (TEXT | {"text": "12345678"}, WHOLE_NUMBERS, "a text of 8 bytes is longer than 7"),
     (TEXT | {"text": "ééé€"}, WHOLE_NUMBERS, "a text of 9 bytes is longer than 7"),
     (TEXT | {"text": "a\0"}, WHOLE_NUMBERS, "a text has a character of code 0"),
-    (TEXT | {"op": "<"}, WHOLE_NUMBERS, "operator '<' is none of =, !=, prefix, contains"),
+    (TEXT | {"op": "<"}, WHOLE_NUMBERS, "operator '<' is not one of =, !=, prefix, contains"),
     (TEXT | {"attr": "x"}, WHOLE_NUMBERS, "attribute 'x' has constraints on numbers and on texts"),
     (TEXT, REAL_NUMBERS, "texts cannot be compared together with numbers of type double"),
 ]
@@ -234,7 +234,7 @@ CCM_PLACES: dict[str, set[Any]] = {
 
 
 def is_complete(found: Found, places: dict[str, set[Any]], pairs: set[str], published: dict[str, Any]) -> None:
-    """Each system is measured at each place and right, what the paper prints stands beside it, and ours has targets."""
+    """Each system is measured at each place and right, with the paper's values, and ours has targets."""
     for title, where in places.items():
         assert found.places(title) == at(COMPARED, where)
         assert found.places(f"{title}: speed-ups") == at(pairs, where)

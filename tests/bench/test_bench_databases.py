@@ -178,7 +178,7 @@ def test_missing_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, packag
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; the dead that nobody has asked after are in state Z."""
+    """Whether a process runs; the dead that no process has waited for are in state Z."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except FileNotFoundError:

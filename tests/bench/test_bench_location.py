@@ -1,4 +1,4 @@
-"""Systems that match areas, alone or with constraints: beside brute force, and in `tagmatch-bench location`."""
+"""Systems that match areas, alone or with constraints: against brute force, and in `tagmatch-bench location`."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -109,7 +109,7 @@ def test_nothing_is_left_behind(
     with postgis.connect() as connection:
         assert connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'circles%'").fetchall() == []
     assert redis.connect().keys() == []
-    for name in ON_SERVERS:  # with a server of its own
+    for name in ON_SERVERS:  # with its own server
         with closing(CIRCLES[name](Circles.checked([0.5], [0.5], [0.1]), 1)) as system:
             found = system.stab(*np.full((2, 1), 0.5)) if name == "PostGIS" else system.within(*np.full((3, 1), 0.5))
             assert found.ids.tolist() == [0]

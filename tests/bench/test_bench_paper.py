@@ -1,4 +1,4 @@
-"""The experiments of the paper at a tiny scale; and every system compared there, beside one oracle and a scan."""
+"""The experiments of the paper at a tiny scale; and every system compared there, against one oracle and a scan."""
 
 import io
 import json
@@ -101,7 +101,7 @@ def test_several_figures_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 class Wrong(RarestTagDict):
-    """Forgets the first key of every answer, or gives a wrong one, where it gets as many queries as a whole batch."""
+    """Forgets the first key of every answer, or gives a wrong one, if it gets as many queries as a whole batch."""
 
     forgets = False
     call_size: CallSize | None = None
@@ -126,7 +126,7 @@ def compared(name: str, system: Any, **options: Any) -> Result:
 @pytest.mark.parametrize("name", [RAREST, PYTHON_DICT, "other"])
 @pytest.mark.parametrize(("forgets", "fault"), [(True, "missed 60"), (False, "gave 60 wrong")])
 def test_wrong_answers_are_found(monkeypatch: pytest.MonkeyPatch, name: str, forgets: bool, fault: str) -> None:
-    """Whoever gives them, and with nobody there that gives others."""
+    """From any system, and from no other one."""
     monkeypatch.setattr(Wrong, "forgets", forgets)
     # Each call asks for at least one query; all are asked here so that the counts are known
     (found,) = compared(name, Wrong, seconds=60.0).faults()

@@ -1,4 +1,4 @@
-"""Brokers with deadlines: simulated, beside one that goes on by the nanosecond, with real matching, and by command."""
+"""Brokers with deadlines: simulated, against one that goes on by the nanosecond, with real matching, and by command."""
 
 import math
 import sys
@@ -146,7 +146,7 @@ def right() -> list[list[list[int]]]:
 
 
 def channels(first: float, second: float, times: Fraction | int = 1) -> Channels:
-    """Both with so many seconds of deadline; messages come as often as keeps one worker busy for half of the time."""
+    """Both with this deadline in seconds; messages come as often as keeps one worker busy for half of the time."""
     flows = [Flow(Channel("channel 1", first), 4e-4, 1e-5), Flow(Channel("channel 2", second), 2e-3, 1e-5)]
     return Channels(flows, MATCHINGS, [Fraction(times)] * 2)
 
@@ -158,7 +158,7 @@ def test_tasks_find_what_brute_force_finds(right: list[list[list[int]]]) -> None
 
 
 def test_longer_messages_go_round_again(right: list[list[list[int]]]) -> None:
-    """Work of a message that takes so many times as long is so many times as much."""
+    """The work of a message is in proportion to its time."""
     messages = Messages(np.arange(2 * ROWS) * NANOSECONDS, np.arange(2 * ROWS) % 2, np.full(2 * ROWS, EXACT))
     once = sum(len(right[number % 2][number % ROWS]) for number in range(2 * ROWS))
     for broker in BROKERS.values():
@@ -181,7 +181,7 @@ def test_every_message_is_counted_once(right: list[list[list[int]]], policy: str
     messages = arrivals(offered.flows, 0.1 if tight else 0.05, seed=workers, poisson=True)
     driven = Driven(messages, offered, BROKERS[policy], workers)
     run_virtual(driven)
-    results = count_results(messages, offered.flows, driven.ends)  # fails where one is lost
+    results = count_results(messages, offered.flows, driven.ends)  # fails if one is lost
     assert sum(each.offered for each in results) == len(messages.arrival) > 50
     assert all(each.in_time + each.late + each.dropped == each.offered for each in results)
     assert len(driven.order) == 0
@@ -195,7 +195,7 @@ def test_every_message_is_counted_once(right: list[list[list[int]]], policy: str
         assert driven.found == sum(due)
     assert driven.spent.messages == len(messages.arrival)
     assert driven.spent.putting > 0
-    assert driven.spent.taking > 0 or tight  # where all may be refused
+    assert driven.spent.taking > 0 or tight  # then all may be refused
 
 
 CHANNELS = ("channel 1", "channel 2")

@@ -10,7 +10,7 @@ from tagmatch_bench import record
 
 
 def test_a_result_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is there is replaced; others are left alone; a failure leaves what was there."""
+    """A present one is replaced; others are left alone; a failure changes nothing."""
     small = "table1 --sets 1000 --rounds 1 --seconds 0.01 --threads 1 --allow-changes"
     commands = {"here/one": small, "here/wrong": "table1 --sets 0", "there/two": small}
     monkeypatch.setattr(record, "commands", lambda: commands)

@@ -200,7 +200,7 @@ def test_a_user_who_sends_too_fast_is_slowed_down_or_refused(index):
         tm.add_sets([["a"]] * 20, range(20))
         with pytest.raises(Overloaded, match="user-write"):
             tm.add_sets([["a"]] * 2000, range(2000))
-        assert other.match(["a"]) == [1]  # each user has a rate of their own
+        assert other.match(["a"]) == [1]  # each user has their own rate
         assert value(service, "tagmatch_refused_total", reason="limit") >= 1
         index.consolidate()
 

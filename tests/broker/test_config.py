@@ -1,4 +1,4 @@
-"""The configuration of a service: what is right is read, and a mistake is an error that names its line."""
+"""The configuration of a service: valid options are read, and a mistake is an error that names its line."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

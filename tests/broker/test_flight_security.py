@@ -1,4 +1,4 @@
-"""Who has no right is refused, on every call, also where calls are encrypted."""
+"""A user without the right is refused, on every call, also if calls are encrypted."""
 
 import json
 import socket
@@ -49,7 +49,7 @@ def schema(client, options):
         raise kind(str(error), b'{"error": "AccessError"}') from None
 
 
-#: Every call that there is, and the role that it needs
+#: Every call, and the role that it needs
 CALLS: dict[str, tuple[str, Callable[[flight.FlightClient, Any], Any]]] = {
     "match": ("read", sent("match", tags=[["a"]])), "match_unique": ("read", sent("match_unique", tags=[["a"]])),
     "match_counts": ("read", sent("match_counts", tags=[["a"]])),

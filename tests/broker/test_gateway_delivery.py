@@ -1,4 +1,4 @@
-"""Messages through real brokers, compared with the oracle, also where connections and brokers end meanwhile."""
+"""Messages through real brokers, compared with the oracle, also if connections and brokers end in between."""
 
 import asyncio
 import gc
@@ -161,7 +161,7 @@ def test_what_a_lost_connection_never_begins_is_sent_by_the_next(side, broker, p
 
 @GUARANTEES
 def test_lost_connections_lose_nothing_or_give_nothing_twice(side, broker, proxy, rng, guarantee):
-    """Messages come from the broker that keeps them, if there is one: those that it sends again are notified again."""
+    """Messages come from a broker that keeps them, or not: those that it sends again are notified again."""
     surely = guarantee == "at_least_once"
     from_broker = side.keeps and surely
     tm, oracle = loaded(SETS)
@@ -187,7 +187,7 @@ def test_lost_connections_lose_nothing_or_give_nothing_twice(side, broker, proxy
         came = client.rest(f"out{side.separator}end")
         got, firsts = Counter(each[:2] for each in came), Counter(each[:2] for each in came if not each.again)
         assert got.keys() == expected if surely else got.keys() <= expected
-        assert from_broker or max(firsts.values()) == 1  # what comes again says so
+        assert from_broker or max(firsts.values()) == 1  # repeated messages say so
         assert surely or max(got.values()) == 1
         assert is_balanced(sessions.stats())
         assert gateway.stats()["connections"] >= 6

@@ -199,7 +199,7 @@ def counted(counts: Tallies) -> dict[str, int]:
 
 @pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
 @pytest.mark.parametrize(
-    ("error", "outcome"), [(RuntimeError("of nobody's"), "failed"), (InvalidValueError("of the message"), "refused")]
+    ("error", "outcome"), [(RuntimeError("of no message"), "failed"), (InvalidValueError("of the message"), "refused")]
 )
 def test_each_is_done_with_when_its_notifications_are_sent(error: Exception, outcome: str, guarantee: Any) -> None:
     """At most once, after an error that is of no message, it is not known whether others have notified anyone."""

@@ -72,7 +72,7 @@ def last_message(batch: pa.RecordBatch, **options: Any) -> tuple[IpcReader, byte
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.map_("string", "int8")])
 def test_no_rows_with_an_offset_far_away(kind):
-    """Arrow's own validation takes it, and whoever then asks for the size of the batch follows it."""
+    """Arrow's own validation takes it, and a question for the size of the batch then follows it."""
     reader, header, body = last_message(pa.record_batch({"tags": pa.array([], kind)}))
     far = i64(1 << 40) if pa.types.is_large_list(kind) else i32(1 << 30)
     batch = reader.feed(header, far + body[len(far) :])
@@ -89,7 +89,7 @@ def test_no_values_with_an_offset_far_away():
 
 
 def test_nulls_in_maps():
-    """Arrow ends the process where it finds such arrays."""
+    """Arrow ends the process if it finds such arrays."""
     entries = pa.StructArray.from_arrays([pa.array(["a", None]), pa.array([1, 2])], ["key", "value"])
     batch = pa.record_batch({"column": pa.ListArray.from_arrays([0, 2], entries)})
     as_map = pa.record_batch({"column": pa.array([[("a", 1), ("b", 2)]], pa.map_(pa.string(), pa.int64()))})
@@ -173,7 +173,7 @@ def test_lengths_that_differ_and_buffers_outside():
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 def test_compressed_buffers(compression):
-    """The length that a buffer says is refused before anything is decompressed, or if it is not what comes out."""
+    """The length that a buffer states is refused before anything is decompressed, or if it is not the real one."""
     size = MOST_BYTES // 2
     batch = pa.record_batch({"column": pa.array(np.zeros(size, np.uint8))})
     reader, header, body = last_message(batch, compression=compression)
@@ -203,7 +203,7 @@ _MOST, _WRITTEN_OUT = "at most 1,048,576 bytes may come at once", ".* at most 4,
         (pa.ListArray.from_arrays([0, 1 << 21], pa.nulls(1 << 21)), _MOST),
         (pa.FixedSizeListArray.from_arrays(pa.nulls(1 << 21), 1 << 20), _MOST),
         (pa.array([[{}] * (1 << 21)]), _MOST),
-        # Those that are there many times: a few KB of them would take GB where somebody has each written out
+        # Arrays that occur many times: a few KB of them would take GB if each were written out
         (pa.DictionaryArray.from_arrays(MANY, LONG), _WRITTEN_OUT),
         (pa.RunEndEncodedArray.from_arrays(pa.array([300]), LONG), _WRITTEN_OUT),
         (pa.RunEndEncodedArray.from_arrays(pa.array([300]), pa.array([["x" * 10_000] * 2])), _WRITTEN_OUT),
@@ -222,7 +222,7 @@ def test_more_bytes_than_there_may_be(array, says):
 
 
 def test_dictionaries_have_a_bound_together():
-    """Of several columns, and with what is added to one; one that takes the place of another counts alone."""
+    """Of several columns, and with additions to one; one that replaces another counts alone."""
     parts = [pa.array([f"{i} {'x' * 200_000}"]) for i in range(6)]
     whole = [pa.concat_arrays(parts[:count]) for count in range(1, 7)]
     alone, grown = (
@@ -324,7 +324,7 @@ def test_texts_of_schemas():
 
 
 def header_of_shared_fields(count: int) -> bytes:
-    """A schema of structs, each of which has the next one within it twice."""
+    """A schema of structs, each with the next one within it twice."""
     data = bytearray(4)
 
     def put(form: str, *numbers: int) -> int:

@@ -1,4 +1,4 @@
-"""The outbox of a subscriber behaves as a plain list of notifications, whatever is done to it."""
+"""The outbox of a subscriber behaves as a plain list of notifications, under any calls."""
 
 from concurrent.futures import ThreadPoolExecutor
 

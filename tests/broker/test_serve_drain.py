@@ -30,7 +30,7 @@ def path(tmp_path):
 
 @pytest.mark.slow
 def test_a_whole_life(path, tmp_path):
-    """At SIGTERM, whatever was sent before is answered, or fails with an error that says so; what comes later, too."""
+    """At SIGTERM, all earlier messages are answered, or fail with an error that says so; later ones, too."""
     config = written(tmp_path, "[metrics]\nport = 0\n[log]\nlevel = 'info'")
     channels = ["--channel", "alarm:5s:1", "--channel", "bulk:60s", "--order", "edf"]
     served = Served(path, "--config", config, "--port", 0, *channels)

@@ -1,4 +1,4 @@
-"""Logs, spans and metrics: lines that cannot be forged, nothing of what is secret, and strangers at the port."""
+"""Logs, spans and metrics: lines that cannot be forged, without secrets, and strangers at the port."""
 
 import contextlib
 import json

@@ -72,7 +72,7 @@ def test_what_changed_is_said(index):
 
 
 def test_a_row_to_remove_that_is_not_there(index):
-    """An error, if it is to be one, after which nothing is changed."""
+    """An error, if the option says so, after which nothing is changed."""
     sets, before = write(index.with_name("sets.jsonl"), [*SETS[:2], SETS[0]]), contents_of(index)
     message = "key 1 is not stored with the set ['a']: nothing is removed"
     assert message in refused("remove", index, sets, "--missing", "error")

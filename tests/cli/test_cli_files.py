@@ -37,7 +37,7 @@ def in_order(text: str) -> list[Record]:
 
 @formats
 def test_queries(index, tmp_path, name):
-    """By suffix, and by option: from a pipe, from a file that stands for standard input, and from one of any suffix."""
+    """By suffix, and by option: from a pipe, from a file as standard input, and from one of any suffix."""
     data, other = FORMATS[name](QUERIES), tmp_path / "queries.dat"
     for path in (tmp_path / f"queries.{name}", other):
         path.write_bytes(data)
@@ -143,7 +143,7 @@ def odd(tmp_path_factory):
 
 @formats
 def test_build_makes_the_same_index_of_what_export_writes(odd, tmp_path, name):
-    """Of a file by suffix, of one by option, and of what goes through a pipe."""
+    """Of a file by suffix, of one by option, and of a pipe."""
     file, other, piped = (tmp_path / part for part in (f"sets.{name}", "sets.dat", "piped"))
     assert done("export", odd, file) == ""
     assert done("export", odd, "-o", other, "--format", name) == ""

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end the command with one line and exit code 130 or 143, whatever it is in the middle of."""
+"""Ctrl-C and SIGTERM end the command with one line and exit code 130 or 143, at any point of its work."""
 
 import contextlib
 import os
@@ -109,7 +109,7 @@ def interrupt():
 
 @pytest.mark.parametrize("act", WHATEVER.values(), ids=WHATEVER)
 def test_whatever_becomes_of_it(act):
-    """Libraries may turn it into an error of their own, or swallow it."""
+    """Libraries may turn it into their own error, or swallow it."""
     assert_interrupted(f"with interruptible():\n    {act}\n")
 
 
@@ -171,7 +171,7 @@ def modules_of(*arguments: object) -> set[str]:
 
 
 def test_nothing_imports_pandas(index, tmp_path):
-    """Arrow does, where it can: it takes a second, and Ctrl-C in the middle of it gives errors of all kinds."""
+    """Arrow does, if it can: it takes a second, and Ctrl-C in the middle of it gives errors of all kinds."""
     queries = tmp_path / "queries.jsonl"
     queries.write_bytes(as_json_lines([{"tags": ["a"], "id": "x"}]))
     build = ["build", queries, tmp_path / "new", "--skip-invalid", "--allow-empty"]

@@ -330,7 +330,7 @@ def test_export_leaves_out_what_has_expired_since(index):
 
 @pytest.mark.parametrize("expires", ["2190-01-01T01:00:00+01:00", "36500d"])
 def test_a_time_for_rows_that_have_none(timed, tmp_path, expires):
-    """In a file where some have one, and in one without any."""
+    """In a file with some, and in one without any."""
     rows = [{"tags": ["new"], "key": 10}, {"tags": ["new"], "key": 11, "expires": LATER.isoformat()}]
     only = [{"tags": ["only"], "key": 12}]
     at = datetime.now(UTC) + timedelta(days=36_500) if expires == "36500d" else datetime(2190, 1, 1, tzinfo=UTC)

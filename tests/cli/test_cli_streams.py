@@ -117,7 +117,7 @@ def test_streams_that_are_not_needed_may_be_closed(index, large, expected, tmp_p
         assert (process.communicate(timeout=600), process.returncode) == ((b"", None), 1)
 
 
-# A process has at least the peak of the one that started it, so that one is to be small
+# A process has at least the peak of the one that started it, so that one must be small
 PEAK = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
@@ -129,7 +129,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)
     "name", ["jsonl", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("csv.gz", "parquet"))]
 )
 def test_memory_is_bounded(large_index, name):
-    """It is less than half of what is written."""
+    """It is less than half of the written bytes."""
     command = [sys.executable, "-c", PEAK, COMMAND, "export", large_index, "--format", name]
     peak = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(peak.stdout) < 400_000_000

@@ -118,7 +118,7 @@ def test_ids_must_be_integers_or_strings(index, tmp_path, suffix, ids):
 
 
 def test_ids_in_parquet_answers(index, tmp_path):
-    """The first query decides whether ids are numbers or strings; row numbers stand for those that are missing."""
+    """The first query decides whether ids are numbers or strings; row numbers replace missing ones."""
     answers = tmp_path / "answers.parquet"
     for ids, expected in ((["x", None], ["x", "1"]), ([None, 7], [0, 7]), ([None, "x"], None)):
         queries = write(tmp_path / "queries.jsonl", [{"tags": [], "id": name} for name in ids])

@@ -101,7 +101,7 @@ def test_ids_of_all_sizes(tmp_path):
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
 def test_cells_over_several_lines(tmp_path, monkeypatch, end, last, step):
-    """Whatever ends lines, also where they come in any parts; numbers are those of rows, and lines of lines."""
+    """With any ends of lines, also in any parts; numbers are those of rows, and lines of lines."""
     lines = [
         "id,tags,where", '1,"a', "", 'b|c",x', "", '"2 ""', '",d,"v = ""x"""', "3,e", '4,"[""f"",', '""g""]",',
         '5,h,5" pipe',

@@ -20,7 +20,7 @@ PROGRAMS = (
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m faults")
     parser.add_argument("programs", nargs="*", choices=[*PROGRAMS, []], metavar="program", help=", ".join(PROGRAMS))
-    parser.add_argument("--rounds", type=int, help="of each program, in place of its own")
+    parser.add_argument("--rounds", type=int, help="of each program, instead of its default")
     parser.add_argument("--length", choices=Length._fields, default="torture")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     parser.add_argument("--only", default="", help="cases whose kind and name begin so")

@@ -40,7 +40,7 @@ def tags_of(key: int) -> list[str]:
 
 
 def add_keys(path: Path, layout: str, keys: range, rng: random.Random) -> Counter[str]:
-    """Add and save keys one after the other. Segments may be merged meanwhile."""
+    """Add and save keys one after the other, while segments may be merged."""
     counts, durability, few = Counter[str](), rng.choice([None, *get_args(Durability)]), rng.choice([0, 4, FEW_SETS])
     with (
         patch("tagmatch.partitioner.consolidation.FEW_SETS", few),
@@ -66,7 +66,7 @@ def add_keys(path: Path, layout: str, keys: range, rng: random.Random) -> Counte
 
 
 def check_keys(path: Path, most: int) -> int:
-    """See that an index has so many keys, each where its condition holds; returns how many have conditions."""
+    """Check that an index has this number of keys, each if its condition holds; returns how many have conditions."""
     tags = ["all", *(f"shared {i}" for i in range(7)), *(f"of {key}" for key in range(most))]
     messages = [Message(tags, attributes) for attributes in (FOR_ALL, {}, {"price": [7], "sold": True})]
     with TagMatch.open(path, **_OPTIONS) as tm:

@@ -1,6 +1,6 @@
 """Every public call, on an index with sets stored and changes staged, and what the oracle says to it.
 
-The arrays of these sets are larger than what Python takes from pools of its own, and the tables in which new tags are
+The arrays of these sets are larger than those that Python takes from its pools, and the tables in which new tags are
 numbered grow several times, as does the memory for the tags themselves.
 """
 
@@ -91,7 +91,7 @@ class Case(NamedTuple):
     """An index, or an oracle, the options that it was made with, and a place for another one."""
 
     tm: Any
-    options: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+    options: dict[str, Any] = {}  # noqa: RUF012 - it is not changed
     path: Path = Path()
 
 
@@ -101,7 +101,7 @@ class Call:
 
     `ask` makes it, and `plain` makes of its result, when nothing fails any more, what the oracle has `expected`: the
     same of its own result, unless that is given.
-    Before it, so many single changes have been staged, perhaps by a program that has ended (`left`). The index may have
+    Before it, `singles` changes have been staged, perhaps by a program that has ended (`left`). The index may have
     a path (`saved`) and several segments, which are merged in the background after each consolidation. After a call
     that `closes`, nothing more can be asked.
     """
@@ -378,7 +378,7 @@ class Cases:
     """Cases of one call that are all alike.
 
     The states before it, after it and after `later`, and what `plain` makes of its result, are the oracle's; and the
-    answers when what is staged before it has taken effect, or after it.
+    answers when changes staged before it have taken effect, or after it.
     """
 
     def __init__(self, name: str, options: dict[str, Any], folder: Path) -> None:
@@ -386,7 +386,7 @@ class Cases:
         self._options = options
         self._template = folder
         if self.call.saved and not folder.exists():
-            # A third of the sets in each of three segments, of which some rows are deleted, or all in one
+            # A third of the sets in each of three segments, some of whose rows are deleted, or all in one
             parts = [(0, 250), (250, 350), (350, len(STORED))] if self.call.segments else [()]
             with (
                 self.surroundings(),
@@ -436,6 +436,6 @@ def _oracle_state(oracle: Oracle) -> State:
 
 
 def state_of(tm: TagMatch) -> State:
-    """Return what is to be seen of an index, which must be sound."""
+    """Return the visible state of an index, which must be sound."""
     tm.check()
     return State(tm.stats()["staged"], len(tm), _answers(tm), _near(tm))

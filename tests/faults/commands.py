@@ -30,7 +30,7 @@ _QUERIES = 2_000
 #: Commands end sooner
 _LONGEST_S = 4
 
-# Give a command a small disk of its own, which is gone with it, and what is on it in the end to a folder
+# Give a command its own small disk, which goes with it, and copy its contents at the end to a folder
 _ON_A_SMALL_DISK = """
 mount -t tmpfs -o size="$1" tmpfs "$2" || exit 99
 disk="$2" copy="$3" output="$4"
@@ -53,7 +53,7 @@ def may_mount() -> bool:
 
 
 class Commands:
-    """An index, queries that have 3 MB of answers, and sets; and what is tried with these."""
+    """An index, queries that have 3 MB of answers, and sets; and the commands tried with these."""
 
     def __init__(self, folder: Path) -> None:
         self.index, self.queries, self.sets = folder / "index", folder / "queries.jsonl", folder / "sets.jsonl"
@@ -184,7 +184,7 @@ def outcome(code: int, said: str, *, expect: bool | None = None) -> str:
 def on_a_small_disk(folder: Path, size: int, output: Path | None, *arguments: object) -> tuple[str, Path]:
     """Run the command with a disk of `size` bytes at `folder / "disk"`, where its standard output may go to a file.
 
-    Returns how it ended, and a folder with what is on the disk in the end.
+    Returns how it ended, and a folder with the contents of the disk at the end.
     """
     copy = folder / "copy"
     copy.mkdir()

@@ -1,4 +1,4 @@
-"""Indexes as a stranger may make them, with right checksums: whatever is in them, a program that uses one goes on.
+"""Indexes as a stranger may make them, with right checksums: a program that uses one goes on, with any contents.
 
 Tables, manifests, logs of staged changes and positions are spoilt, and all is done with each index that a user may do.
 """
@@ -90,7 +90,7 @@ def indexes(folder: Path) -> Iterator[Path]:
         yield copy
 
 
-# -- what is spoilt ----------------------------------------------------------------------------------------------------
+# -- mistakes in files -------------------------------------------------------------------------------------------------
 
 
 def _any_file(path: Path, rng: random.Random, *patterns: str) -> Path:
@@ -103,13 +103,13 @@ def a_table(path: Path, rng: random.Random) -> None:
 
 
 def numbers_of_a_table(path: Path, rng: random.Random) -> None:
-    """Only what is in the columns: most mistakes elsewhere are noticed by Arrow."""
+    """Only the values of columns: most mistakes elsewhere are noticed by Arrow."""
     file = _any_file(path, rng, "segment-*/*.arrow", "deleted-*")
     with_file(path, str(file.relative_to(path)), _spoilt(file.read_bytes(), rng))
 
 
 def _spoilt(data: bytes, rng: random.Random) -> bytes:
-    """The file of a table, of which the numbers in some columns have mistakes."""
+    """The file of a table with mistakes in the numbers of some columns."""
     spoilt = bytearray(data)
     columns = pa.ipc.open_file(pa.py_buffer(data)).schema.names
     places = [place[2:] for column in columns for place in buffers_in(data, column)]
@@ -119,7 +119,7 @@ def _spoilt(data: bytes, rng: random.Random) -> bytes:
 
 
 def conditions(path: Path, rng: random.Random) -> None:
-    """What stands for conditions among the tags, which is compiled when the index is opened."""
+    """The stored form of conditions among the tags, which is compiled when the index is opened."""
     file = _any_file(path, rng, "segment-*/vocabulary.arrow*")
     data = bytearray(file.read_bytes())
     places = [match.end() for match in re.finditer(rb"\0[+-]", data)]
@@ -133,7 +133,7 @@ def conditions(path: Path, rng: random.Random) -> None:
 def the_text_of_a_manifest(path: Path, rng: random.Random) -> None:
     file = _any_file(path, rng, "MANIFEST*.json")
     text = mutated(rng, file.read_bytes())
-    with suppress(ValueError, AttributeError, TypeError, RecursionError):  # as it is, with whatever checksum
+    with suppress(ValueError, AttributeError, TypeError, RecursionError):  # as it is, with any checksum
         text = manifest_text({name: each for name, each in json.loads(text).items() if name != "checksum"})
     _put_manifest(path, file, text)
 
@@ -224,7 +224,7 @@ SPOILS: dict[Spoil, int] = {
 }  # fmt: skip
 
 
-# -- what is done with it ----------------------------------------------------------------------------------------------
+# -- uses of such an index ---------------------------------------------------------------------------------------------
 
 
 def uses(path: Path, place: Path, rng: random.Random) -> Iterator[Callable[[], object]]:
@@ -278,7 +278,7 @@ def _try(call: Callable[[], object]) -> str:
 
 
 def bears(index: Path, spoil: Spoil, folder: Path, rng: random.Random) -> str:
-    """Use a spoilt copy of an index; returns how that ended first, where it did not go well."""
+    """Use a spoilt copy of an index; returns the first bad end, if there was one."""
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,6 +1,6 @@
 """Damage to every file of an index on disk, one after the other: it is noticed when the index is opened.
 
-A round is so many of the first and last bytes of the files of each index, so many bytes anywhere, and so many times
+A round is some of the first and last bytes of the files of each index, some bytes anywhere, and some numbers of
 that a whole file is cut, removed, swapped with another one, longer, or zeros in part.
 """
 
@@ -46,7 +46,7 @@ _CALLS_OF_A_LOG = 4
 
 @dataclass
 class FullIndex:
-    """An index on disk: what is stored; and if none, the first, the first two... of the calls that staged take effect.
+    """An index on disk: its contents if none, the first, the first two... of the calls that staged take effect.
 
     `changes` says how many changes these calls have staged.
     """
@@ -101,7 +101,7 @@ def _stage(index: FullIndex, tm: TagMatch[Any], pairs: Sequence[tuple[list[str],
 
 
 def notice(index: FullIndex, path: Path, rng: random.Random, *, fewest: int) -> str:
-    """Open a damaged copy of an index; returns what becomes of that.
+    """Open a damaged copy of an index; returns the outcome.
 
     An error names the index. Damage to the last log may look as if the program had been killed in its last call: then
     changes are gone that calls from number `fewest` on have staged, with a warning if that leaves a part of a call.
@@ -149,7 +149,7 @@ _SIZES, _MORE_SIZES = (200,), (200, 5, 3_000)
 _LONG = 1_000
 _BLOCK = 4096
 
-#: The contents that a file is to have, or `None` if it goes; of it and another one
+#: The contents that a file gets, or `None` if it goes; of it and another one
 Damage = Callable[[bytes, bytes, random.Random], bytes | None]
 
 

@@ -23,7 +23,7 @@ from unittest.mock import patch
 State = dict[str, bytes | None]
 #: Part of a file that a disk writes wholly or not at all
 SECTOR = 512
-# Before and after each of these the folder is looked at; what else was done meanwhile comes in no order
+# Before and after each of these the folder is looked at; other operations in between come in no order
 _CALLS = ("fsync", "ftruncate", "link", "mkdir", "pwritev", "rename", "replace", "rmdir", "unlink")
 
 
@@ -38,7 +38,7 @@ class File:
         return kept[-1] if kept else self.synced
 
     def mixed(self, rng: random.Random, share: float, *, in_order: bool) -> list[bytes]:
-        """Contents of which each sector is of any time, or, in order, of one time or the next."""
+        """Contents whose sectors are each of any time, or, in order, of one time or the next."""
         if not self.pending or rng.random() > share:
             return []
         versions, last = [self.synced, *self.pending], rng.randrange(len(self.pending) + 1)
@@ -80,7 +80,7 @@ class _KilledError(BaseException):
 class Disk:
     """What a folder has is synced when this begins; `look` is called after each change, with whether it was a sync.
 
-    Of the syncs, the one with number `ignored` is none.
+    Of the syncs, the one with number `ignored` does nothing.
     """
 
     def __init__(self, path: Path, look: Callable[[], None] = lambda: None, ignored: int = 0) -> None:
@@ -89,7 +89,7 @@ class Disk:
         self._device, inode = path.stat().st_dev, path.stat().st_ino
         self._top = Folder()
         self._nodes: dict[int, Node] = {inode: self._top}
-        self._all: list[Node] = [self._top]  # also what is there no longer
+        self._all: list[Node] = [self._top]  # also removed ones
         self._scan()
         for node in self._all:
             self._sync(node)
@@ -123,7 +123,7 @@ class Disk:
 
     @contextmanager
     def killed_before(self, number: int) -> Iterator[list[bool]]:
-        """What is done in the block ends before so many syncs and one, unless it makes fewer; the list says whether."""
+        """The block's operations end after `number` more syncs, unless it makes fewer; the list says whether."""
         self._killed_at, killed = self.syncs + number, list[bool]()
         try:
             yield killed
@@ -181,7 +181,7 @@ class Disk:
     # -- states ------------------------------------------------------------------------------------------------------
 
     def written(self) -> State:
-        """All that was done so far: what is left of a program that was killed."""
+        """All operations so far: the state that a killed program leaves."""
         return self._state(lambda node: node.pending)
 
     def synced(self) -> State:
@@ -189,12 +189,12 @@ class Disk:
         return self._state(lambda _: ())
 
     def one_more(self) -> Iterator[State]:
-        """What was synced, and of one file what was written since, or of one folder one change."""
+        """All synced operations, and the later writes of one file, or one change of one folder."""
         for node, kept, _ in self._pending():
             yield self._state(lambda other, node=node, kept=kept: kept if other is node else ())
 
     def one_less(self) -> Iterator[State]:
-        """All that was done, but of one file what was written since its sync, or of one folder one change."""
+        """All operations, without the writes of one file since its sync, or without one change of one folder."""
         for node, _, rest in self._pending():
             yield self._state(lambda other, node=node, rest=rest: rest if other is node else other.pending)
 
@@ -212,7 +212,7 @@ class Disk:
         return self._state(kept)
 
     def _pending(self) -> Iterator[tuple[Node, Any, Any]]:
-        """What is pending one by one, and the rest of what is pending there."""
+        """Pending operations one by one, and the rest of those pending there."""
         for node in self._all:
             if isinstance(node, File):
                 if node.pending:

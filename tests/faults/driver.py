@@ -1,6 +1,6 @@
 """Cases that are tried in processes that are forked off, on all processors: one that crashes or hangs has failed.
 
-A program makes named cases. What becomes of them is counted; the folder of one that went wrong is kept, and named.
+A program makes named cases. Their outcomes are counted; the folder of one that went wrong is kept, and named.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from faults.failing import compiled, preloading
 
-#: Has files of cases, of which none is to last, if there is room
+#: Has the files of cases, which need not last, if there is room
 _IN_MEMORY, _ROOM = "/dev/shm", 1 << 30
 _MOST_DEATHS, _MOST_KEPT, _MOST_SAID = 10, 20, 2_000
 _FORK = get_context("fork")
@@ -55,7 +55,7 @@ class Length(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """What makes cases of so many rounds. What they need is in a folder, and stays there until all have been tried."""
+    """Makes the cases of some rounds. Their needs are in a folder, and stay there until all have been tried."""
 
     cases: Callable[[int, Path, random.Random], Iterable[Case]]
     rounds: Length
@@ -65,11 +65,11 @@ class Program:
     each: str = ""
     #: A case that takes longer hangs
     hangs_s: float = 60
-    #: At most so many cases come one after the other in a process
+    #: Most cases one after the other in a process
     in_a_process: int = 100
     #: A source in C that the program runs under
     library: str = ""
-    #: Whether it needs a process of its own for another reason: gRPC does not bear that one that has it is forked
+    #: Whether it needs its own process for another reason: gRPC does not survive a fork
     alone: bool = False
 
 
@@ -90,7 +90,7 @@ class Report:
 
 
 def run(program: Program, rounds: int, seed: int, *, only: str = "") -> Report:
-    """Try the cases of so many rounds; `only` those of which the kind and name begin so."""
+    """Try the cases of `rounds` rounds; `only` those whose kind and name begin so."""
     report = Report()
     has_room = os.path.isdir(_IN_MEMORY) and shutil.disk_usage(_IN_MEMORY).free > _ROOM
     with tempfile.TemporaryDirectory(dir=_IN_MEMORY if has_room else None) as folder, warnings.catch_warnings():
@@ -239,7 +239,7 @@ def program_of(name: str) -> Program:
 
 
 def figures_of(name: str, rounds: int, seed: int, only: str = "", *, forks: bool = True) -> dict[str, Any]:
-    """What a program is to print; where it runs under a library, or this process may not be forked, from another."""
+    """The figures of a program; from another process if it runs under a library, or this one may not be forked."""
     program = program_of(name)
     has_library = program.library and Path(program.library).stem in os.environ.get("LD_PRELOAD", "")
     if has_library or (not program.library and (forks or not program.alone)):

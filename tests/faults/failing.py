@@ -1,4 +1,4 @@
-"""What fails on demand: memory, the disk, and whatever Ctrl-C ends, at every place where it can come."""
+"""Failures on demand: of memory, of the disk, and by Ctrl-C, at every place where it can come."""
 
 import ctypes
 import dis
@@ -38,7 +38,7 @@ _CALLS: tuple[tuple[Any, str], ...] = (
 def disk_full(
     first: int, last: int | None = None, code: int = errno.ENOSPC, *, made: list[str] | None = None
 ) -> Iterator[None]:
-    """Raise an error at calls `first` to `last`, in the block, of those that change what is on the disk.
+    """Raise an error at calls `first` to `last`, in the block, of those that change the disk.
 
     Without `last` only at the one. The name of each call is added to `made`, also of those that do not fail.
     """
@@ -141,7 +141,7 @@ def interrupted(interrupt: Interrupt) -> Iterator[None]:
 
 @contextmanager
 def signalled(rng: random.Random, most_s: float) -> Iterator[None]:
-    """Have a real signal interrupt the block at a random moment, if it lasts until then."""
+    """Interrupt the block by a real signal at a random moment, if it lasts until then."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         signal.setitimer(signal.ITIMER_REAL, max(1e-6, most_s * rng.random() ** 3))
@@ -155,7 +155,7 @@ def signalled(rng: random.Random, most_s: float) -> Iterator[None]:
 
 # -- memory, in a process that runs under `failing_malloc.c` -----------------------------------------------------------
 
-#: Smaller memory Python, NumPy and Arrow take for themselves, and do not survive that there is none: a thread's start
+#: Smaller memory Python, NumPy and Arrow take for themselves, and do not survive without it: a thread's start
 #: waits for ever for its condition's `deque`, NumPy raises a `SystemError`, and Arrow ends the process.
 SMALLEST = 2560
 
@@ -163,7 +163,7 @@ SMALLEST = 2560
 def spare_numpy() -> None:
     """From now on, of what NumPy allocates only the data of arrays fails.
 
-    It crashes where there is no memory for the buffers in which it converts, part by part, what it indexes with or
+    It crashes without memory for the buffers in which it converts, part by part, the arrays that it indexes with or
     calculates with.
     """
     process = ctypes.CDLL(None)
@@ -214,7 +214,7 @@ def compiled(name: str, folder: Path) -> Path:
 
 
 def preloading(library: Path | None) -> dict[str, str]:
-    """Environment of a Python process under the library, if there is one; it finds what the tests import."""
+    """Environment of a Python process, under the library if one is given; it finds the tests' modules."""
     tests = str(Path(__file__).parents[1])
     path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
     # Arrow's buffers come from the C library, too

@@ -182,7 +182,7 @@ class Reading:
         return self._read(str(stored), file.what, skip=True)
 
     def _read(self, path: str, what: str, *, skip: bool) -> tuple[list[tuple[Any, ...]], list[str], bool]:
-        """The rows, what was said of others, and whether an error ended it."""
+        """The rows, the remarks on others, and whether an error ended it."""
         invalid, rows, said = InvalidRows(skip=skip), [], list[str]()
         invalid.found = lambda error, found=invalid.found: (said.append(str(error)), found(error))  # type: ignore
         try:

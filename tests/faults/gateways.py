@@ -110,7 +110,7 @@ class Round:
                 self._poison(client, ("tag", "long"))
             case ["burst"]:
                 self.publish(client, _MANY, b" " * _LARGE)
-            case ["oddities"]:  # what becomes of these is not known, but others come through
+            case ["oddities"]:  # the outcome of these is not known, but others come through
                 for name, value in ((self.rnd.choice(NAMES), self.rnd.choice(VALUES)) for _ in range(_SOME)):
                     if name and (name + value).isprintable():
                         client.publish(ODD, (name, value))
@@ -181,8 +181,8 @@ class Round:
         self.counts[f"{name}: notified"] += len(self.expected)
         self.counts[f"{name}: notified again"] += len(came) - len({*came})
         self.counts[f"{name}: dead letters"] += len(self.poison)
-        assert {*came} == self.expected, "not what was published is notified"
-        assert self._dead() == self.poison, "not what is poison is a dead letter"
+        assert {*came} == self.expected, "the notifications are not those of the publications"
+        assert self._dead() == self.poison, "the dead letters are not the poison messages"
         assert b"traceback" not in self.log.read_bytes().lower(), "an error in the log"
 
     def close(self) -> None:

@@ -90,7 +90,7 @@ class Progress:
                 shared[0] += 1
 
     def killed(self, wanted: str, rng: random.Random, *arguments: Any) -> None:
-        """Have a process work until it does what is wanted, perhaps not for the first time, or a little longer."""
+        """Let a process work until it does the wanted step, perhaps not for the first time, or a little longer."""
         process = _FORK.Process(target=self.work, args=arguments)
         process.start()
         if wanted == ANYTHING:
@@ -117,7 +117,7 @@ class Index:
     done: int = 0
 
     def kill(self, counts: Counter[str]) -> None:
-        """Have another program work at the index, and kill it."""
+        """Let another program work at the index, and kill it."""
         rng, progress = self.rng, Progress(self.done)
         durability, few = rng.choice([None, *get_args(Durability)]), rng.choice([0, 0, 4, FEW_SETS])
         wanted = rng.choice(_MOMENTS if self.work.key_type == "integer" else [*STEPS, SAVED, ANYTHING])

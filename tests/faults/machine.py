@@ -1,4 +1,4 @@
-"""Any order of calls of an index, as `interface/test_state_machine.py` has them, of which some fail at first.
+"""Any order of calls of an index, as `interface/test_state_machine.py` has them; some fail at first.
 
 Memory, the disk or Ctrl-C ends them at any moment; each then has changed nothing, or all, and works once more.
 """
@@ -73,7 +73,7 @@ class Faults:
 
 
 class Failing:
-    """An index of which calls may fail, and are made again then; `in_doubt` is whether a log may lack a change."""
+    """An index whose calls may fail, and are made again then; `in_doubt` is whether a log may lack a change."""
 
     def __init__(self, tm: TagMatch[Any], faults: Faults) -> None:
         self._tm, self._faults, self.in_doubt = tm, faults, False
@@ -160,7 +160,7 @@ def _walk(seed: int, steps: int, folder: Path, _: Any = None, *, calm: bool = Fa
 
 def _cases(steps: int, folder: Path, rng: random.Random) -> Iterator[Case]:
     spare_numpy()
-    warm_up()  # LLVM ends the process where there is no memory to load a kernel
+    warm_up()  # LLVM ends the process without memory to load a kernel
     for number in range(_WALKS_BEFORE):
         _walk(number, _STEPS_OF_A_WALK, folder, calm=True)
     for first in range(0, steps, _STEPS_OF_A_WALK):

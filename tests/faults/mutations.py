@@ -32,7 +32,7 @@ def _spoil(rnd: random.Random, data: bytearray) -> None:
 
 
 def _write(data: bytearray, place: int, form: str, number: int) -> None:
-    """Write a number over the one at its aligned place; at the end of the data, over what is there of it."""
+    """Write a number over the one at its aligned place; at the end of the data, over its present part."""
     size = struct.calcsize(form)
     place -= place % size
     data[place : place + size] = struct.pack(form, number)[: len(data) - place]

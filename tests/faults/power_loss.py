@@ -1,6 +1,6 @@
 """Power that is lost while an index is changed: all that was acknowledged is there, and nothing is there in part.
 
-Operations are watched; at each point of each, states are made that the disk may be in then, of which a round is one by
+Operations are watched; at each point of each, states are made that the disk may be in then; a round is one of them by
 chance. Each must have what it may have, and must be good for another change.
 """
 
@@ -31,8 +31,8 @@ def with_positions(tm: TagMatch[Any]) -> dict[frozenset[str], tuple[Any, ...]]:
     positions = tm._engine.clients.positions()
     places = zip(positions.keys.to_pylist(), positions.lon.tolist(), positions.lat.tolist(), strict=True)
     data = sorted((key, record.data["name"]) for key, record in tm.records.items() if record.data)
-    beside = {CLIENTS: tuple(sorted(places)), DATA: tuple(data)}
-    return {**dict(tm), **{name: found for name, found in beside.items() if found}}
+    others = {CLIENTS: tuple(sorted(places)), DATA: tuple(data)}
+    return {**dict(tm), **{name: found for name, found in others.items() if found}}
 
 
 def contents_of(folder: Path, name: str, *, staged: bool = False) -> Contents:
@@ -51,7 +51,7 @@ def contents_of(folder: Path, name: str, *, staged: bool = False) -> Contents:
 
 
 def check(run: Run, moment: Moment, folder: Path) -> bool:
-    """Write a state to a folder, and see that it is as it must be; returns whether it has what was last begun."""
+    """Write a state to a folder, and check it; returns whether it has the last step begun."""
     folder.mkdir(exist_ok=True)
     for name in sorted(moment.state):
         contents = moment.state[name]
@@ -61,7 +61,7 @@ def check(run: Run, moment: Moment, folder: Path) -> bool:
             (folder / name).write_bytes(contents)
     allowed = run.contents[moment.acknowledged : moment.begun + 1]
     try:
-        # Earlier snapshots first: to consolidate what is staged makes another
+        # Earlier snapshots first: consolidating staged changes makes another
         names = sorted(allowed[0], key=lambda name: "@" not in name)
         found = {name: contents_of(folder, name, staged=run.staged) for name in names}
     except TagMatchError as error:
@@ -122,7 +122,7 @@ def _cases(rounds: int, folder: Path, rng: random.Random) -> Iterator[Case]:
                 folder / f"{name}, all",
             )
         if rounds < _FEW:
-            # Those that must have what was acknowledged, and some
+            # Those that must have the acknowledged steps, and some
             sure = [each for each in moments if each.kind == SYNCED and each.at_mark]
             others = [each for each in moments if each not in sure]
             moments = sure + rng.sample(others, min(_SOME * rounds, len(others)))

@@ -29,20 +29,20 @@ from tagmatch.model.storage.tables import manifest_of, segment_entry, table_file
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import StagedChanges, consolidated
 
-#: The sets of an index, or `None` where there is none
+#: The sets of an index, or `None` without an index
 Contents = dict[frozenset[str], tuple[Any, ...]] | None
 #: Under which contents have where clients are: key, longitude and latitude of each, in order
 CLIENTS = frozenset(["where clients are"])
 #: Under which they have the data of keys: key and name of each, in order
 DATA = frozenset(["the data of keys"])
-SYNCED = "what was synced"
+SYNCED = "the synced operations"
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu", "durability": "none"}
 #: Steps before an operation begins
 _FIRST = 10
 
 
 class Moment(NamedTuple):
-    """A state that a disk may be in: how much of what was done is there, and the steps acknowledged and begun then.
+    """A state that a disk may be in: how many of the operations it has, and the steps acknowledged and begun then.
 
     Some come right after a step began or was acknowledged (`at_mark`).
     """
@@ -57,7 +57,7 @@ class Moment(NamedTuple):
 class Run:
     """An operation that runs; `path` is the folder in which all that it changes is.
 
-    `moments` are at each point, none twice, and so many by chance. `contents` are those of each index, or snapshot of
+    `moments` are at each point, none twice, and some by chance. `contents` are those of each index, or snapshot of
     one as `index@2`, by its name: before, and after each step. `staged` is whether staged changes count in them.
     """
 
@@ -70,7 +70,7 @@ class Run:
         self.acknowledged = self.begun = 0
 
     def start(self, contents: dict[str, Contents], key_type: str = "integer", *, staged: bool = False) -> None:
-        """Take it that what there is is safe, and has these contents; watch what is done from now on."""
+        """Assume that the present files are safe, and have these contents; watch all operations from now on."""
         self.key_type, self.staged = key_type, staged
         self.contents.append(contents)
         self.disk = Disk(self.path, self._look, self._ignored)
@@ -79,7 +79,7 @@ class Run:
 
     @contextmanager
     def step(self, contents: dict[str, Contents]) -> Iterator[None]:
-        """What is done in the block gives these indexes these contents, of which the end of the block may be sure."""
+        """The block gives these indexes these contents, and is sure of them at its end."""
         self.contents.append({**self.contents[-1], **contents})
         number = len(self.contents) - 1
         self._mark(begun=number)
@@ -94,7 +94,7 @@ class Run:
     def _look(self, *, at_mark: bool = False) -> None:
         disk, steps = self.disk, (self.acknowledged, self.begun)
         kinds = {
-            SYNCED: [disk.synced()], "what was written": [disk.written()],
+            SYNCED: [disk.synced()], "the written operations": [disk.written()],
             "one change more than synced": disk.one_more(),
             "one change less than written": disk.one_less(),
             "a mixture": (disk.mixed(self.rng) for _ in range(self.rounds)),
@@ -271,7 +271,7 @@ def upgraded(run: Run) -> None:
 
 
 def copied_positions(run: Run) -> None:
-    """Back up an index with positions, to where nothing is; they come right after the copy."""
+    """Back up an index with positions, to a new place; they come right after the copy."""
     with _stored_index(run.path / "index") as tm:
         tm.move([7], 5, 6)
         tm.save_positions()
@@ -291,7 +291,7 @@ def save_over_another(run: Run) -> None:
 
 
 def build_command(run: Run) -> None:
-    """Have `tagmatch build` write a new index, and another one in its place."""
+    """Let `tagmatch build` write a new index, and another one in its place."""
     run.start({"index": None})
     for (sets, keys), change in ((STORED, _store), (ADDED, _add)):
         file = run.path.with_name("sets.jsonl")
@@ -318,7 +318,7 @@ def append_as_jobs_do(run: Run) -> None:
 
 
 def append_files_of_tasks(run: Run) -> None:
-    """Switch to a snapshot of which tasks of a job have written the new files: tables, and deletions."""
+    """Switch to a snapshot whose new files, tables and deletions, tasks of a job have written."""
     location, base, snapshot = _appended(run)
     kept, new = snapshot.segments
     assert kept.deletions is not None
@@ -371,7 +371,7 @@ def kept_snapshots(run: Run) -> None:
 
 
 def backups(run: Run) -> None:
-    """Back up an index with what is staged, and over that again: with more staged, and with that consolidated."""
+    """Back up an index with staged changes, and over that again: with more staged, and with them consolidated."""
     path, target = run.path / "index", "some/backup"
     _stored_index(path).close()
     with TagMatch(path, **_OPTIONS | {"durability": "fsync"}) as tm:
@@ -387,7 +387,7 @@ def backups(run: Run) -> None:
 
 
 def restores(run: Run) -> None:
-    """Restore a backup, with what was staged, over an index that has something else staged, and to a new place."""
+    """Restore a backup, with its staged changes, over an index that has others staged, and to a new place."""
     path, new = run.path / "index", "new/index"
     _stored_index(path).close()
     with TagMatch(path, **_OPTIONS | {"durability": "fsync"}) as tm:

@@ -95,13 +95,13 @@ def _check_state(cases: Cases, case: Called, expected: list[State]) -> None:
     if path and cases.call.durability != "none":
         known = {id(cases.before): cases.before_in_effect, id(cases.after): cases.after_in_effect}
         allowed = [known[id(state)] for state in expected]
-        assert _next_finds(Path(path)) in allowed, "the next program does not find what was staged"
+        assert _next_finds(Path(path)) in allowed, "the next program does not find the staged changes"
 
 
 def _next_finds(path: Path) -> Answers:
     """The answers of a program that finds the files as they are now, when it has consolidated."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", StagedChangesWarning)  # of what has been written in part
+        warnings.simplefilter("ignore", StagedChangesWarning)  # of partly written changes
         copy = shutil.copytree(path, Path(folder, "index"))
         with TagMatch(copy, threads=1) as tm:
             tm.consolidate()
@@ -121,11 +121,11 @@ def wait_until_answered(tm: TagMatch) -> None:
 
 @contextmanager
 def no_error_is_lost() -> Iterator[None]:
-    """See that no thread ends by an error, and none is raised where nobody sees it."""
+    """Check that no thread ends by an error, and no error is raised unseen."""
     lost: list[str] = []
 
     def note(arguments: Any) -> None:
-        # Ctrl-C in what Python, or Hypothesis, does when an object goes: nobody can see to that
+        # Ctrl-C while Python, or Hypothesis, finalizes an object cannot be handled
         last = Path(traceback.extract_tb(arguments.exc_value.__traceback__)[-1].filename)
         if arguments.exc_type is KeyboardInterrupt and Path(tagmatch.__file__).parent not in last.parents:
             return
@@ -138,7 +138,7 @@ def no_error_is_lost() -> Iterator[None]:
         yield
     finally:
         threading.excepthook, sys.unraisablehook = hooks
-    assert not lost, f"errors that nobody sees: {lost}"
+    assert not lost, f"errors that were not seen: {lost}"
 
 
 ENGINES = (("rarest", 1), ("balanced", 4))

@@ -96,7 +96,7 @@ assert (out == 1.0).all()
 """
 
 # What a thread keeps for itself of a library that was loaded late is made when it first asks for it, by the loader,
-# which ends the process where it finds no memory
+# which ends the process if it finds no memory
 THREAD_LOCAL = """
 import tempfile
 from pathlib import Path
@@ -148,7 +148,7 @@ for each in ("rarest", "balanced"):
     with TagMatch(layout=each, threads=2) as warm:
         for call in calls(warm):
             answers = call()
-        for _ in range(20):  # which kernels copy keys is a matter of which packet is done first
+        for _ in range(20):  # the kernels that copy keys depend on the packet that is done first
             warm.match_many(queries)
     expected = [sorted(keys) for keys in answers.to_pylist()]
     failed = 0

@@ -1,4 +1,4 @@
-"""What `power_loss` rests on: what is seen of changes, what is made of that, and that each sync is needed."""
+"""The basis of `power_loss`: the watched changes, the states made of them, and that each sync is needed."""
 
 import os
 from pathlib import Path
@@ -87,7 +87,7 @@ def test_of_the_rest_anything_may_be_there(disk, rng):
 
 
 def fails(folder: Path, *, ignored: int = 0) -> bool:
-    """Whether something goes wrong in a state of the disk, if a sync is none."""
+    """Whether a state of the disk is wrong if a sync does nothing."""
     run = Run(folder / f"run {ignored}", ignored=ignored)
     first_consolidation(run)
     for number, moment in enumerate(reversed(run.end())):

@@ -1,4 +1,4 @@
-"""Random work on an index: numbered steps, which whoever knows the seed can repeat on the oracle."""
+"""Random work on an index: numbered steps, which can be repeated on the oracle with the seed."""
 
 import random
 from copy import deepcopy
@@ -15,9 +15,9 @@ from tagmatch import Box, Circle
 _TAGS = [f"tag {number}" for number in range(30)]
 #: All sets without conditions are found by each of these, and those with conditions by some
 EVERYTHING = [_TAGS, *(Message(_TAGS, any_attributes(random.Random(number))) for number in range(12))]
-#: Of sets without conditions, those with areas are found by these, where somebody is
+#: Of sets without conditions, those with areas are found by these, at places with clients
 SOMEWHERE = [(_TAGS, At(place)) for place in PLACES]
-# A few, which are often drawn again, so that removals meet what was added; most sets have none
+# A few, which are often drawn again, so that removals meet additions; most sets have none
 _WHERE = [any_expression(random.Random(number), _TAGS) for number in range(8)]
 _KEYS = 40
 # Most keys never expire; of the others, some have long ago

@@ -29,7 +29,7 @@ REASONS = {NEEDS_JAVA, NEEDS_DOCKER, "needs a checkout", "needs a GPU", "needs a
 
 
 def test_what_is_not_run_says_why() -> None:
-    """Most is run; of what is not, README has only what a checkout is needed for."""
+    """Most blocks are run; README has no others, except those that need a checkout."""
     blocks = [block for path in DOCUMENTS.values() for block in blocks_in(path)]
     assert {block.language for block in blocks} == {"python", "sh"}
     assert {block.reason for block in blocks} <= REASONS

@@ -1,7 +1,7 @@
 """Examples run as they stand: those of README and docs in an empty folder, a newcomer's pages, and files in examples/.
 
 A newcomer installs tagmatch into a new environment as the start page says. Nothing is replaced: `pip` gets packages
-from where it is configured to, PySpark with them, and builds tagmatch from a copy of the source code.
+from its configured places, PySpark with them, and builds tagmatch from a copy of the source code.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def test_document_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Newcomer:
-    """Who has followed the start page so far that tagmatch is installed, without extras."""
+    """An environment with tagmatch as the start page installs it, without extras."""
     someone = Newcomer(tmp_path_factory.mktemp("newcomer"))
     someone.follow(how_to_install())
     return someone
@@ -149,7 +149,7 @@ def service(folder: Path) -> Iterator[None]:
 
 
 def test_my_alerts_by_two_workers_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both see at once what one of them was told, and what was answered is there after all were killed."""
+    """Both see at once each change of the other, and acknowledged changes are there after all were killed."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "first.py").write_text(block('TagMatch("flats.index"', "alerts").partition("sorted(")[0])
     (tmp_path / "app.py").write_text(block("app = FastAPI()", "alerts"))
@@ -190,15 +190,15 @@ def test_programs(tmp_path: Path) -> None:
 
 
 def execute(notebook: Any) -> None:
-    """Run all cells in a kernel of its own, which imports the tagmatch that this process does."""
-    # Without it a kernel that is spawned would import what is installed
+    """Run all cells in a separate kernel, which imports the tagmatch that this process does."""
+    # Without it a kernel that is spawned would import the installed package
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     client = NotebookClient(notebook, timeout=1800, kernel_name="python3", resources={"metadata": {"path": EXAMPLES}})
     client.execute(env={**os.environ, "PYTHONPATH": path})
 
 
 def shown(cell: Any) -> list[str]:
-    """What a cell shows; sets of strings have no order of their own in text, but have one as HTML."""
+    """The output of a cell; sets of strings have no order in text, but have one as HTML."""
     return [each.get("text") or each.data.get("text/html", each.data["text/plain"]) for each in cell.outputs]
 
 

@@ -32,7 +32,7 @@ def test_definition(rounds, query):
 
 @given(stored=st.lists(st.tuples(st.sets(filters.tags), filters.trees), max_size=4), data=st.data())
 def test_expressions(stored, data):
-    """A key is an answer where its expression holds, as a whole; what is removed is no longer one."""
+    """A key is an answer if its expression holds, as a whole; a removed one is no longer one."""
     built, spelling = Oracle(), data.draw(filters.spellings)
     expressions = [Expression.of(tree, spelling) for _, tree in stored]
     built.add_sets([tags for tags, _ in stored], range(len(stored)), where=expressions)

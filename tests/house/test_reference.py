@@ -1,4 +1,4 @@
-"""The reference: every error has its row, every public name stands in it, and its examples run."""
+"""The reference: every error has its row, every public name is in it, and its examples run."""
 
 import doctest
 import inspect
@@ -44,7 +44,7 @@ LONG = {"warm_up"}
     "name", [pytest.param(name, marks=[pytest.mark.nightly] if name in LONG else []) for name in described()]
 )
 def test_examples_run(name: str) -> None:
-    """A class stands for its own text here, not for its methods."""
+    """A class means its own text here, not its methods."""
     value = described()[name]
     (test,) = doctest.DocTestFinder(recurse=False, exclude_empty=False).find(
         value, name, globs={"tagmatch": tagmatch} | vars(tagmatch)

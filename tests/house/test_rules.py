@@ -1,4 +1,4 @@
-"""What the code and its tests hold to: who asks for layouts, which mistakes are tried, and how a run ends."""
+"""Rules of the code and its tests: modules that name layouts, mistakes that are tried, and the end of a run."""
 
 import os
 import re

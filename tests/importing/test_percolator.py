@@ -183,7 +183,7 @@ def test_phrases(title):
         for number, query in enumerate(PHRASES):
             tm.put(**importing.elasticsearch({"_id": str(number), "query": query}))
         tm.consolidate()
-        # Words of several texts are beside each other for the oracle
+        # Words of several texts are neighbours for the oracle
         text = title[0] if isinstance(title, list) and title else title if isinstance(title, str) else ""
         oracle = Percolator(properties)
         wanted = {str(number) for number, query in enumerate(PHRASES) if oracle.matches(query, {"title": text})}

@@ -1,4 +1,4 @@
-"""Sets with areas, and messages that say where they are, against plain Python; clients that move; both geometries."""
+"""Sets with areas, and messages with places, against plain Python; clients that move; both geometries."""
 
 import math
 import warnings
@@ -118,7 +118,7 @@ def test_positions_are_saved_before_anything_else(tmp_path):
 
 
 def test_positions_are_saved_by_several_at_once(path):
-    """Threads, and objects that have positions of their own: each time there is a whole file, of one of them."""
+    """Threads, and objects that have their own positions: each time there is a whole file, of one of them."""
     with TagMatch(path, device="cpu") as tm:
         tm.consolidate()
         (path / "POSITIONS.arrow.new").write_bytes(b"half")  # as a writer that was killed leaves it
@@ -178,7 +178,7 @@ HERE, OPTIONS = (9.0, 45.0), {"device": "cpu", "threads": 1}
 
 
 def test_positions_stay_whatever_is_taken_over(path: Path) -> None:
-    """A reader has positions of its own, which it keeps; one of an earlier snapshot has none at first."""
+    """A reader has its own positions, which it keeps; one of an earlier snapshot has none at first."""
     with TagMatch(path, keep_snapshots=2, **OPTIONS) as tm:
         tm.add_set(["a"], 1, area=Near(10))
         tm.move([1], *HERE)
@@ -201,13 +201,13 @@ def test_positions_stay_whatever_is_taken_over(path: Path) -> None:
 
 
 def _positions(path: Any) -> dict[str, float]:
-    """Clients by where they are, of those that ask for what is near."""
+    """Clients by their places, of those with a `near`."""
     with TagMatch.open(path, **OPTIONS) as tm:
         return {key: lon for lon in (1.0, 2.0, 3.0) for key in tm.match(["a"], location=(lon, 0))}
 
 
 def test_positions_come_with_copies(tmp_path: Path, uri: str) -> None:
-    """Those that were saved last; what is restored over an index has none but these."""
+    """Those that were saved last; a copy restored over an index has only these."""
     index, copy, other = tmp_path / "index", tmp_path / "backup", tmp_path / "other"
     with TagMatch(index, key_type="string", **OPTIONS) as tm:
         tm.add_sets([["a"], ["a"]], ["ana", "bo"], area=Near(10))

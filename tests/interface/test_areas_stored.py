@@ -91,7 +91,7 @@ def struct_column(found: list[Any], data: Any) -> pa.Array:
     needed = [name for name in NUMBERS if any(name in kind.__slots__ for kind in kinds)]
     others = [name for name in NUMBERS if name not in needed]
     fields = data.draw(st.permutations([*needed, *(data.draw(st.sets(st.sampled_from(others))) if others else [])]))
-    # Without a kind, what is near cannot be told from a circle whose place is missing
+    # Without a kind, a `near` cannot be told from a circle whose place is missing
     must_say = Near in kinds and ("lon" in fields or "lat" in fields)
     says = must_say or not fields or data.draw(st.booleans())
     value_type = pa.float64()

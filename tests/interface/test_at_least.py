@@ -1,4 +1,4 @@
-"""Sets that ask for so many of some parts, and those whose alternatives are too many to be sets."""
+"""Sets that ask for some number of their parts, and those whose alternatives are too many to be sets."""
 
 import random
 from pathlib import Path
@@ -21,7 +21,7 @@ def _trees(stored: list[tuple[set[str], Any]]) -> list[Any]:
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
-    """The attributes whose values have no type of their own, and are numbers if they are floats."""
+    """The attributes whose values have no type, and are numbers if they are floats."""
     types = {bool, int, float, str, type(None)}
     sound = {name: own for name, own in attributes.items() if {*map(type, _listed(own))} <= types}
     return {name: own for name, own in sound.items() if all(each == each for each in _listed(own))}

@@ -104,7 +104,7 @@ def test_queries_do_not_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_no_thread_stays(path: Path) -> None:
-    """Of one that is closed, or that nobody closes, for which the fixture looks."""
+    """Of one that is closed, or that is never closed, for which the fixture looks."""
     with TagMatch.open(path, auto_reload=SOON):
         assert len(threads()) == 1
     assert threads() == []

@@ -20,7 +20,7 @@ TIMEOUT = 60
 
 
 class Owner:
-    """Counts calls, each of which needs `go_on`, and wants the next ones after `pauses`, in turn."""
+    """Counts calls; each needs `go_on`, and wants the next ones after `pauses`, in turn."""
 
     def __init__(self, *pauses: float, then: float | None = None) -> None:
         self.calls, self.pauses, self.then = 0, list(pauses), then
@@ -283,7 +283,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [FORKS, LOADS], ids=["forks", "loads"])
 def test_forked_children_of_an_index(path: Path, program: str) -> None:
-    """They find and move clients, drop keys that expire, and follow the index, whatever their parent did just then."""
+    """They find and move clients, drop keys that expire, and follow the index, in any state of their parent."""
     command: list[Any] = [sys.executable, "-W", "ignore", "-c", program, path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
     said = [line for line in done.stderr.splitlines() if "compiling kernels" not in line]

@@ -63,7 +63,7 @@ def _plain(value: Any) -> Any:
 )  # fmt: skip
 @pytest.mark.usefixtures("segments_stay")
 def test_the_best_are_the_first_of_all(layout, parts, queries, names, over, limit):
-    """Of several segments, of which some rows are deleted, also over a connection."""
+    """Of several segments with deleted rows, also over a connection."""
     index: TagMatch[Any] = TagMatch(
         layout=layout, key_type="string" if names else "integer", data=TYPES, device="cpu", threads=2
     )

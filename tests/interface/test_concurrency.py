@@ -93,7 +93,7 @@ def test_each_answer_is_of_one_snapshot(tmp_path, layout, rng, few, monkeypatch)
             writer.reload()
             with suppress(IndexChangedError):
                 return moving_keys.move_to(writer, version, full=version % 5 == 0)
-            while True:  # the other object merges segments meanwhile, and so changes the files
+            while True:  # the other object merges segments during this, and so changes the files
                 writer.reload()
                 with suppress(IndexChangedError):
                     return writer.consolidate()
@@ -206,7 +206,7 @@ def test_close_answers_what_was_submitted(tm):
 
 # -- clients that move -------------------------------------------------------------------------------------------------
 
-# Two far places on the equator, and one between them; whoever asks for what is so near finds what is said there
+# Two far places on the equator, and one between them; a search this near finds the places' messages
 LEFT, RIGHT, BETWEEN = (0.0, 0.0), (20.0, 0.0), (10.0, 0.0)
 METRES = 2e6
 BOTH = Box(-5, -5, 25, 5)
@@ -214,7 +214,7 @@ AROUND = {LEFT: Box(-5, -5, 5, 5), RIGHT: Circle(*RIGHT, 500_000)}
 
 
 class Jumping:
-    """Clients of several threads, which jump between two places; all have two sets, of which one asks for what is near.
+    """Clients of several threads, which jump between two places; all have two sets, and one of them asks for `near`.
 
     Keys from `count` on come and go; those before are stored all the time, in one segment or another.
     """
@@ -234,7 +234,7 @@ class Jumping:
         change([["plain"]] * len(keys), keys)
 
     def move(self, number: int, moves: int, batch: int) -> None:
-        """Move clients of this thread alone; who asks afterwards finds them there, and not where they were."""
+        """Move clients of this thread alone; a later search finds them there, and not at their old places."""
         rng = np.random.default_rng([self.seed, number])
         own = np.arange(number, self.count, self.movers)
         for _ in range(0, moves, batch):
@@ -332,7 +332,7 @@ def test_no_move_is_lost_while_cells_are_taken_over(full: bool, monkeypatch: pyt
     def slow(*arguments: Any, **options: Any) -> None:
         make(*arguments, **options)
         built.set()
-        moved.wait(0.3)  # in vain, as whoever moves has to wait
+        moved.wait(0.3)  # in vain, as the mover has to wait
 
     with index_of([["a"], ["b"]], [1, 2], area=Near(10), device="cpu") as tm:
         tm.move([1, 2], *LEFT)

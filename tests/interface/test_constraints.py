@@ -113,7 +113,7 @@ EXPRESSIONS = [
 ]
 
 ONE, TWO = (["a"], 1), ([["a"], ["b"]], [1, 2])
-#: Each way to give one expression: a call, what it gets beside, what is made of the expression; how a message begins
+#: Each way to give one expression: a call, its other arguments, the form of the expression; how a message begins
 CALLS: list[tuple[str, Any, Callable[[Any], Any], str]] = [
     ("add_set", ONE, lambda where: where, "where: "), ("remove_set", ONE, lambda where: where, "where: "),
     ("add_sets", TWO, lambda where: where, "where: "), ("add_sets", TWO, lambda where: [None, where], "where: row 1: "),
@@ -252,7 +252,7 @@ def log_formats(index: Path, kind: str = "staged") -> list[int]:
 
 
 AREA, SHOWN, BOX = tagmatch.Circle(1, 2, 3), Where("within circle(1, 2, 3)"), "not within box(1, 2, 3, 4)"
-#: Changes one after the other, and of which formats the index and its logs are after each
+#: Changes one after the other, and the formats of the index and its logs after each
 CHANGES: list[list[tuple[Any, int, list[int]]]] = [
     [
         (lambda tm: tm.add_set(["a"], 1), 3, [1]),
@@ -275,7 +275,7 @@ CHANGES: list[list[tuple[Any, int, list[int]]]] = [
 
 @pytest.mark.parametrize("changes", CHANGES, ids=["conditions", "areas"])
 def test_only_indexes_with_conditions_have_formats_of_their_own(tmp_path: Path, changes: Any) -> None:
-    """Also beside keys that expire, and only as long as there are some."""
+    """Also with keys that expire, and only as long as there are some."""
     index = tmp_path / "i"
     for change, *formats in changes:
         with TagMatch(index, **OPTIONS) as tm:
@@ -323,7 +323,7 @@ def test_older_versions_refuse_them(
 
 @pytest.mark.usefixtures("segments_stay")
 def test_small_segments_earlier_snapshots_and_copies(tmp_path: Path) -> None:
-    """Whichever segment has them; a snapshot that is kept has a format of its own, as has what is staged in a copy."""
+    """In any segment; a snapshot that is kept has its own format, and so have staged changes in a copy."""
     index, copy = tmp_path / "i", tmp_path / "copy"
     with index_of([[f"t{i}"] for i in range(100)], range(100), path=index, keep_snapshots=1, **OPTIONS) as tm:
         tm.add_set(["b"], 4, where="x = 1")

@@ -94,7 +94,7 @@ def test_membership_compares_tags_where_matching_does_not():
 @pytest.mark.slow
 @pytest.mark.parametrize("keys", [1, 5_000])
 def test_batches_are_small(keys):
-    """Also where rows are many times as large as what is stored: one set with many keys and long tags."""
+    """Also if rows are many times as large as the stored set: one with many keys and long tags."""
     tm, _ = loaded([(["x" * 20_000, "y" * 20_000], key) for key in range(keys)] + [(["z"], 2)])
     sizes = [chunk.nbytes for chunk in tm.to_arrow()["tags"].chunks]
     assert sum(sizes) > keys * 40_000
@@ -113,7 +113,7 @@ def test_tags_that_one_array_cannot_hold(monkeypatch):
 
 @pytest.mark.parametrize("durability", ["fsync", "none"])
 def test_missing_may_be_an_error(tmp_path, durability):
-    """What is staged counts, in order, whoever has staged it; and nothing is staged."""
+    """Staged changes count, in order, from any program; and nothing is staged."""
     with index_of([["a"], ["a", "b"]], [1, 2], path=tmp_path, device="cpu", durability="os") as tm:
         tm.add_set(["c"], 3, where="x < 1")
     with TagMatch(tmp_path, device="cpu", durability=durability) as tm:
@@ -211,7 +211,7 @@ NAMED = [(["a"], "alice"), (["a", "b"], "bob"), (["a", "b"], "alice"), ([], "eve
 @pytest.mark.parametrize(("key_type", "pairs"), [("string", strategies.named_pairs), ("integer", strategies.pairs)])
 @given(data=st.data(), layout=strategies.layouts)
 def test_files_depend_on_what_is_stored_alone(key_type, pairs, data, layout, tmp_path_factory):
-    """Whatever else was added and removed before, and in whatever steps."""
+    """After any other additions and removals, in any steps."""
     folder, oracle = tmp_path_factory.mktemp("indexes"), Oracle()
     with TagMatch(folder / "grown", key_type=key_type, layout=layout) as grown:
         for changes in data.draw(st.lists(strategies.changes(pairs), min_size=2, max_size=3)):
@@ -307,7 +307,7 @@ def test_an_index_on_disk_keeps_its_type(tmp_path):
         (["bob", "alice", "everyone"], "key names, row 1: is not after the name before it"),
         (["alice", "alice", "everyone"], "key names, row 1: is not after the name before it"),
         (["alice", "bob"], "key table: has the number 2, of 2"),  # `open` sees it
-        (["alice", "bob", "everyone", "nobody"], "key names, row 3: no set has the key"),
+        (["alice", "bob", "everyone", "no one"], "key names, row 3: no set has the key"),
     ],
 )
 def test_check(tmp_path, names, told):

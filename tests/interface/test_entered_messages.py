@@ -68,7 +68,7 @@ SETS = st.lists(st.sampled_from(TAGS), max_size=4)
     key_type=st.sampled_from(["integer", "string"]),
 )
 def test_any_tags_in_anything(first: Any, second: Any, queries: Any, kind: Any, key_type: Any) -> None:
-    """In one segment, then in several of which some rows are deleted."""
+    """In one segment, then in several with deleted rows."""
     name: Any = int if key_type == "integer" else "é{}".format
     with TagMatch[Any](key_type=key_type, device="cpu", threads=1) as tm:
         oracle = Oracle()
@@ -180,7 +180,7 @@ def test_ctrl_c_comes_after_an_answer_or_before_it() -> None:
 
 
 def test_each_reference_is_given_back() -> None:
-    """To tags, keys, and what holds them, in answers, in refusals and in what is left to others."""
+    """To tags, keys, and their containers, in answers, in refusals and in messages left to other code."""
     sets = [["a", "é"], ["a"], *[["b"]] * 5000]
     tm = index_of(sets, range(10**6, 10**6 + len(sets)), device="cpu")
     tags = ["a", "é", "".join(["a", "b"])]
@@ -244,7 +244,7 @@ def test_answers_change_with_the_index_while_many_ask() -> None:
 
 
 def test_others_answer_until_there_is_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is loaded where it is kept, and compiled only when Python has run the kernels for long."""
+    """It is loaded if it is kept, and compiled only when Python has run the kernels for long."""
     entered.entry_of.cache_clear()
     tm, oracle = loaded([(["a"], 1), (["a", "b"], 2)], device="cpu")
     (query,) = tm._engine.changing.answering.matcher.one_query.parts  # type: ignore[union-attr]

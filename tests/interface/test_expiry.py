@@ -1,4 +1,4 @@
-"""Keys that expire: what is saved, the clock, the thread that drops them, and what cannot be used as a time.
+"""Keys that expire: their files, the clock, the thread that drops them, and values that are not times.
 
 `test_state_machine.py` has time pass between calls in any order.
 """
@@ -231,7 +231,7 @@ pytest_plugins = ["support.s3_bucket"]
 @pytest.mark.slow
 @pytest.mark.usefixtures("bucket")
 def test_on_a_store(uri: str, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    """`consolidate` has nothing to do then, unless it is to lay out all sets anew; `reload` takes over what is new."""
+    """`consolidate` has nothing to do then, unless it lays out all sets anew; `reload` takes over new files."""
     clock = set_clock(monkeypatch)
     times = [clock.after(5), None, clock.after(9), None]
     with index_of([["a"], ["a"], ["b"], ["c"]], [1, 2, 3, 4], expires=times, device="cpu") as local:

@@ -1,4 +1,4 @@
-"""`consolidate` writes what has changed, to a segment of its own, and segments are merged later."""
+"""`consolidate` writes the changes to their own segment, and segments are merged later."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_segments_are_merged_in_the_background(path: Path, layout: Any, monkeypa
 
 @pytest.mark.parametrize("rests", [True, False])
 def test_an_index_at_rest_is_laid_out_anew(tmp_path: Path, layout: Any, monkeypatch: Any, rests: bool) -> None:
-    """A small segment beside a large one, and its deletions, stay until nothing has changed for a while."""
+    """A small segment next to a large one, and its deletions, stay until nothing has changed for a while."""
     monkeypatch.setattr(changing.Changing, "_begin_merging", BEGIN)
     monkeypatch.setattr("tagmatch.partitioner.consolidation._REST_S", 0.01 if rests else 3600)
     index, options = tmp_path / "index", {"layout": layout, "device": "cpu", "durability": "none"}
@@ -119,8 +119,8 @@ def test_an_index_at_rest_is_laid_out_anew(tmp_path: Path, layout: Any, monkeypa
         assert (dict(tm), tm.stats()["segments"]) == (kept, 1 if rests else 2)
 
 
-def meanwhile(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
-    """Have something done when segments have been merged, before the merged one is taken over."""
+def at_merge(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
+    """Do something when segments have been merged, before the merged one is taken over."""
     merged = changing.merged
 
     def and_then(*arguments: Any, **options: Any) -> Any:
@@ -144,7 +144,7 @@ def test_changes_during_a_merge_are_not_lost(layout: Any, monkeypatch: pytest.Mo
             tm.consolidate()
             before.update(dict(tm))
 
-        meanwhile(monkeypatch, change)
+        at_merge(monkeypatch, change)
         tm._engine.changing.merge()
         tm.check()
         assert dict(tm) == before
@@ -180,7 +180,7 @@ def test_many_changes_give_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_that_arrow_keeps_is_given_back() -> None:
-    """Of buffers that nobody has any more, Arrow keeps most."""
+    """Of released buffers, Arrow keeps most."""
     buffers = [pa.allocate_buffer(1 << 20) for _ in range(200)]
     for number in range(len(buffers)):
         np.frombuffer(buffers[number], np.uint8)[:] = 1
@@ -233,7 +233,7 @@ def test_a_segment_that_comes_back_during_a_merge(path: Path, layout: Any, monke
             other.consolidate(full=True)
             assert tm.reload()
 
-        meanwhile(monkeypatch, lay_out_anew)
+        at_merge(monkeypatch, lay_out_anew)
         tm._engine.changing.merge()
         assert dict(tm) == dict(other) == kept
     with TagMatch.open(path, device="cpu") as tm:

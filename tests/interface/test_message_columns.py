@@ -123,7 +123,7 @@ def maps(draw: st.DrawFn, rows: int, near: list[Any]) -> pa.MapArray:
 
 @st.composite
 def tables(draw: st.DrawFn, trees: list[Any]) -> pa.Table:
-    """A column for each of some attributes, and perhaps maps and tags, in several chunks, of which some are empty."""
+    """A column for each of some attributes, and perhaps maps and tags, in several chunks, some of them empty."""
     tests = [test for tree in trees for test in filters.tests_of(tree)]
     near = [each for test in tests for operand in test.operands for each in filters.neighbours(operand)]
     sizes = draw(st.lists(st.sampled_from([0, 1, 2, 5, 19]), min_size=1, max_size=3))
@@ -145,7 +145,7 @@ def tables(draw: st.DrawFn, trees: list[Any]) -> pa.Table:
 
 
 def message_of(row: dict[str, Any]) -> Message:
-    """With all values that a message has of each attribute, whatever column they come in."""
+    """With all values that a message has of each attribute, from any column."""
     found: dict[str, Any] = {}
     for column, value in row.items():
         for name, several in (value or []) if column.startswith("map ") else [(column, value)]:
@@ -160,7 +160,7 @@ SUBSCRIPTIONS = st.lists(st.tuples(st.sets(filters.tags, max_size=1), WHERE), mi
 @pytest.mark.parametrize("path", get_args(Path))
 @given(subscriptions=SUBSCRIPTIONS, data=st.data(), layout=strategies.layouts)
 def test_columns_of_any_type(layout, path, subscriptions, data):
-    """From one segment or two, each of which asks for other attributes; in a table, in batches, and one by one."""
+    """From one segment or two, which ask for different attributes; in a table, in batches, and one by one."""
     table = data.draw(tables([where.tree for _, where in subscriptions if where is not None]))
     cut, oracle = data.draw(st.integers(0, len(subscriptions))), Oracle()
     with all_in(path), segments_stay(), TagMatch(layout=layout, device="cpu", threads=2) as tm:
@@ -233,7 +233,7 @@ def test_nulls_that_are_values_elsewhere():
 
 
 def test_slices_of_columns_that_are_read_in_place():
-    """Wide numbers are matched where they lie; beside them are columns that are copied, and lists without a value."""
+    """Wide numbers are matched in place, together with columns that are copied, and lists without a value."""
     odd = pa.py_buffer(b"-" + np.arange(5, dtype=np.int64).tobytes()).slice(1)
     columns = {
         "wide": pa.array([1, None, 2, 3, None]),

@@ -1,4 +1,4 @@
-"""One message that is asked alone, and in a packet: values of every kind, long answers, places, and what is counted."""
+"""One message that is asked alone, and in a packet: values of every kind, long answers, places, and counts."""
 
 import asyncio
 import math
@@ -113,7 +113,7 @@ def test_a_value_of_each_kind(path: Path, in_packet: Any, rng: Any) -> None:
 @pytest.mark.parametrize("path", get_args(Path))
 @pytest.mark.parametrize("key_type", ["integer", "string"])
 def test_long_answers_in_segments(path: Path, key_type: Any, rng: Any) -> None:
-    """Thousands of keys, of sets in several segments of which some have no constraints, and of single sets."""
+    """Thousands of keys, of sets in several segments, some without constraints, and of single sets."""
     names = (lambda key: key) if key_type == "integer" else (lambda key: f"é{key}" * (1 + key % 7))
     wheres = [Expression.of(Test("p", "<", (number,)), rng) for number in range(40)]
     tm, oracle = TagMatch[Any](key_type=key_type, device="cpu", threads=1), Oracle()
@@ -137,7 +137,7 @@ def test_long_answers_in_segments(path: Path, key_type: Any, rng: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", get_args(Path))
 def test_more_patterns_than_attributes(path: Path, in_packet: Any, rng: Any) -> None:
-    """Of many attributes, of which a message has few; of its text hundreds of patterns are found at once."""
+    """Of many attributes, when a message has few; of its text hundreds of patterns are found at once."""
     text = LONG[:2000]
     texts = [text[:size] for size in range(1, 120)] + ["b" * 3, "aba", "c", "xa"]
     operators = ("prefix", "suffix", "contains")
@@ -208,7 +208,7 @@ def found_first(request):
     has_strings=st.booleans(),
 )
 def test_any_way_to_ask(data: st.DataObject, plane: bool, layout: Any, threads: int, has_strings: bool) -> None:
-    """Keys, sets and counts, of segments of which some rows are deleted, while clients move; alone, and in a table."""
+    """Keys, sets and counts, of segments with deleted rows, while clients move; alone, and in a table."""
     drawn = data.draw(st.lists(subscriptions(plane=plane), min_size=1, max_size=8))
     removed = data.draw(st.sets(st.sampled_from(drawn), min_size=1))
     name = str if has_strings else int
@@ -268,7 +268,7 @@ def table_of(asked: list[dict[str, Any]], *, plane: bool) -> pa.Table:
 @pytest.mark.usefixtures("segments_stay")
 @pytest.mark.parametrize("key_type", ["integer", "string"])
 def test_more_than_there_is_room_for_at_first(key_type: Any) -> None:
-    """Of each kind of area, in two segments, of which some sets are deleted; and of sets without areas."""
+    """Of each kind of area, in two segments with deleted sets; and of sets without areas."""
     name = (lambda key: key) if key_type == "integer" else (lambda key: f"é{key}" * (1 + key % 7))
     count = 600
     keys = [name(key) for key in range(count)]

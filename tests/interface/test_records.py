@@ -181,7 +181,7 @@ def test_data_comes_with_answers():
 @pytest.mark.usefixtures("segments_stay")
 @pytest.mark.parametrize("key_type", ["integer", "string"])
 def test_one_record_is_what_all_of_them_have(key_type):
-    """`get` reads a key by itself: in several segments, of which rows are deleted, with sets that expire."""
+    """`get` reads a key by itself: in several segments with deleted rows, with sets that expire."""
     keys = [2**63 + number if key_type == "integer" else f"ä{number}" * (number % 3) for number in (5, 1, 4, 8, 11)]
     other = {"area": Circle(9.0, 45.0, 10.0), "expires": dt.datetime(2100, 1, 1, tzinfo=dt.UTC), "data": VALUES}
     with TagMatch(threads=1, device="cpu", key_type=key_type, data=DATA) as tm:
@@ -196,7 +196,7 @@ def test_one_record_is_what_all_of_them_have(key_type):
             records = {record.key: record for record in tm.records.values()}
             assert {key: tm.get(key) for key in keys} == {key: records.get(key) for key in keys}
         assert len(records) == 4
-        assert tm.get("nobody" if key_type == "string" else 7) is None
+        assert tm.get("no one" if key_type == "string" else 7) is None
 
 
 def test_keys_that_are_not_indexed_are_not_asked_for(tmp_path, reached):

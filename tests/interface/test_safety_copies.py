@@ -31,7 +31,7 @@ def stored(path: Any) -> dict[Any, Any]:
 
 
 def with_staged(path: Path) -> dict[Any, Any]:
-    """What there is when what is staged has taken effect."""
+    """The contents when staged changes have taken effect."""
     with TagMatch.open(path, **OPTIONS) as tm:
         tm.consolidate()
         return dict(tm)
@@ -203,7 +203,7 @@ def test_what_is_not_an_index_is_left_alone(index: Path, tmp_path: Path, call: A
 
 
 def test_a_damaged_index_is_not_copied(index: Path, tmp_path: Path) -> None:
-    """Each file, and the log: nothing is left at the target, or what was there."""
+    """Each file, and the log: nothing is left at the target, or its former contents."""
     place = tmp_path / "backup"
     backup(index, place)
     other = saved_index(tmp_path / "other", {"o": 9}, {"t": 10})

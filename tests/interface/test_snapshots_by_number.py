@@ -37,7 +37,7 @@ def sets_at(path: Any, number: int | None) -> dict[Any, Any]:
 
 
 def states(path: Path, count: int, first: int = 1, **options: Any) -> list[dict[Any, Any]]:
-    """Consolidate some changes, one after the other; returns what was stored then, before the first one too."""
+    """Consolidate some changes, one after the other; returns the contents then, before the first one too."""
     found: list[dict[Any, Any]] = [{}] if first == 1 else []
     with TagMatch(path, **OPTIONS, **options) as tm:
         for number in range(first, first + count):
@@ -218,7 +218,7 @@ def test_a_first_index_without_numbers_goes_on_from_zero(path: Path) -> None:
 
 
 def test_numbers_of_copies(tmp_path: Path) -> None:
-    """A copy has the number of what it is a copy of, but where it replaces one that has a larger number."""
+    """A copy has the number of its original, unless it replaces one that has a larger number."""
     path, place, new = tmp_path / "index", tmp_path / "backup", tmp_path / "new"
     stored = states(path, 3, keep_snapshots=4)
     assert backup(path, place, keep_snapshots=2).number == 3

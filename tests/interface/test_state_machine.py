@@ -1,7 +1,7 @@
 """Any order of changes, merges, moves, questions, reopenings, crashes and backups, between which time passes.
 
 Keys of sets expire as it does. Some sets have conditions, or areas, and messages attributes, or a place. Another object
-reads meanwhile.
+reads at the same time.
 
 `STEPS=1000 pytest tests/interface/test_state_machine.py --hypothesis-seed 7` is a long form: of each kind of index so
 many calls, a hundred of one index.
@@ -67,7 +67,7 @@ ONLY = st.builds(Expression.of, filters.data_trees, filters.spellings)
 SECONDS = st.none() | st.integers(-3, 12)
 #: Set while threads in the background may drop keys; else they would hide that something else does not, as it has to
 DROPPING = threading.Event()
-#: While nobody has the index open
+#: While no program has the index open
 AWAY = st.integers(0, 12)
 UNITS = st.sampled_from(["s", "ms", "us", "ns"])
 #: Calls of an index; in the long form, of an index and of all of a kind
@@ -112,7 +112,7 @@ class Index(stateful.RuleBasedStateMachine):
         self.clock, self.layout, self.key_type = clock, layout, key_type
         self.folder = tempfile.TemporaryDirectory()
         self.oracle = Oracle(clock.tell)
-        # Of the changes that are staged, so many outlast the object
+        # The number of staged changes that outlast the object
         self.lasting = 0
         self.crashes = 0
         self.message, self.only = Message(COMMON, {}), Expression.of(Test("rank", ">=", (0,)), Random(0))
@@ -147,7 +147,7 @@ class Index(stateful.RuleBasedStateMachine):
             assert times_of(self.tm) == times
             assert_records(self.tm, self.oracle)
             assert_data(self.tm, self.oracle, COMMON, ["rank", "name"])
-            for message in (Message(COMMON, {}), self.message):  # also of what was asked before the last change
+            for message in (Message(COMMON, {}), self.message):  # also of the message before the last change
                 assert_only(self.tm, self.oracle, self.only, message)
             columns = self.tm.to_arrow().schema.names
             assert ("expires" in columns) == any(at is not None for at in times.values())
@@ -292,7 +292,7 @@ class Index(stateful.RuleBasedStateMachine):
 
     @rule(some=st.lists(st.tuples(subscriptions, ATS), max_size=6), data=st.data(), unique=st.booleans())
     def ask_where(self, some, data, unique):
-        """Of messages that say where they are, and are for clients within areas; in tables, they have no attributes."""
+        """Of messages with places, and for clients within areas; in tables, they have no attributes."""
         table = located_table([(one.tags, at) for one, at in some])
         ask = self.oracle.match_unique if unique else self.oracle.match
         expected = [sorted(ask(one.tags, **at.options)) for one, at in some]
@@ -365,7 +365,7 @@ class Index(stateful.RuleBasedStateMachine):
 
     @rule(some=st.lists(subscriptions, max_size=6), data=st.data(), unique=st.booleans(), ahead=st.integers(0, 2))
     def match_many_in_a_table(self, some, data, unique, ahead):
-        """Tables of several messages, with a column for each attribute, in chunks, of which rows were cut off."""
+        """Tables of several messages, with a column for each attribute, in chunks with rows cut off."""
         messages = [message_for(data, one, []) for one in some]
         for numbers, table in in_tables(messages):
             ask = self.oracle.match_unique if unique else self.oracle.match
@@ -387,7 +387,7 @@ class Index(stateful.RuleBasedStateMachine):
     def crash(self, size, threads, durability, seconds, is_copy):
         """Go on with the files as they are at the time, or as a backup has them, which follows one of an earlier time.
 
-        What becomes of the object does not matter any more.
+        The object does not matter any more.
         """
         self.tm._engine.changing.merging.wait()
         self.crashes += 1
@@ -450,9 +450,9 @@ SOME = [("rarest", "string", 0), ("balanced", "integer", 4), ("rarest", "integer
     [pytest.param(*kind, marks=[] if kind in SOME or CALLS_OF_A_KIND else pytest.mark.nightly) for kind in KINDS],
 )
 def test_any_order_of_calls(layout, key_type, few, monkeypatch):
-    """With segments of any size, which are merged in the background meanwhile.
+    """With segments of any size, which are merged in the background.
 
-    With `few` as 0, sets stay in their segments, where they are marked as deleted when their keys expire.
+    With `few` as 0, sets stay in their segments, and are marked as deleted when their keys expire.
     """
     clock, once = set_clock(monkeypatch), Changing.expire
     DROPPING.clear()

@@ -27,7 +27,7 @@ TYPED = pa.struct({
     **dict.fromkeys(WRITTEN, pa.string()),
 })  # fmt: skip
 
-#: A test, or that there is no such attribute: all that has a form as a struct
+#: A test, or `exists` negated: all that has a form as a struct
 CONSTRAINTS = filters.tests.filter(
     lambda test: not any(hasattr(each, "prefixlen") for each in test.operands)
 ) | st.builds(lambda attribute: filters.Not(filters.Test(attribute, "exists", ())), filters.attribute_names)
@@ -120,7 +120,7 @@ def union_of(values: list[Any], mode: str) -> pa.Array:
 @strategies.fewer(2)
 @given(rows=ROWS, spelling=filters.spellings, data=st.data())
 def test_the_same_sets_as_those_of_expressions(shape: Any, rows: Any, spelling: random.Random, data: Any) -> None:
-    """In one chunk or several, of which the first may have other rows before."""
+    """In one chunk or several; the first may have other rows before."""
     if shape is with_unions:
         assume(all(is_in_arrow(each) for _, tests in rows for tree in tests for each in parts_of(tree)[2]))
     trees = [tests for _, tests in rows]
@@ -221,7 +221,7 @@ BAD: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("constraint", "message"), BAD, ids=range(len(BAD)))
 def test_mistakes(constraint: Any, message: str) -> None:
-    """They are named by row and place, with what to do, and nothing is staged; whatever stands before or behind."""
+    """They are named by row and place, with the remedy, and nothing is staged, with any rows before and after."""
     kind = pa.struct({
         "attr": pa.string(), "op": pa.string(), "value": pa.int64(), "upper": pa.int64(),
         "values": pa.list_(pa.int64()), "float": pa.float64(), "text": pa.string(), "bool": pa.bool_(),

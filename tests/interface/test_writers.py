@@ -1,4 +1,4 @@
-"""Several writers of one index: what is staged outlasts a program, one at a time stages, and what is lost is told."""
+"""Several writers of one index: staged changes outlast a program, one at a time stages, and losses are told."""
 
 import errno
 import fcntl
@@ -106,7 +106,7 @@ def test_a_writer_waits_for_the_one_that_has_the_lock(index):
 
 
 def test_what_a_killed_writer_left_goes(index):
-    """What several machines work on stays, of which none holds this lock."""
+    """Work of several machines stays, though none holds this lock."""
     left, job = index / "unfinished-1234", index / "unfinished-job-1"
     for folder in (left, job):
         folder.mkdir()
@@ -169,17 +169,17 @@ def test_changes_that_are_lost_at_the_end_of_a_program_are_told():
 
 
 def test_what_is_being_merged_is_not_taken_for_what_a_killed_program_left(index, monkeypatch):
-    """Its files were removed one by one, and what was left of them was saved."""
+    """Its files were removed one by one, and the rest of them was saved."""
     write_segment, location = repository.write_segment, repository.Repository.at(index)
     segment = location.open().only
 
-    def meanwhile(*arguments):
+    def removing(*arguments):
         monkeypatch.setattr(repository, "write_segment", write_segment)
         entry = write_segment(*arguments)
         index_of([["b"]], [2], path=index, device="cpu").close()
         return entry
 
-    monkeypatch.setattr(repository, "write_segment", meanwhile)
+    monkeypatch.setattr(repository, "write_segment", removing)
     with location.written_ahead(segment) as entry:
         assert all((index / entry["name"] / name).exists() for name in entry["files"])
     with TagMatch.open(index) as tm:

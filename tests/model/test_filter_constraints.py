@@ -154,7 +154,7 @@ def records_in(row: bytes | None) -> list[tuple[int, bytes]] | None:
 
 @pytest.mark.parametrize("key", ["", "b", "b2", "x", "n", "nzz", "n-1", "n" + "f" * 5])
 def test_keys_that_no_value_has(key: str) -> None:
-    """As they may stand in the index of a stranger."""
+    """As the index of a stranger may have them."""
     with pytest.raises(InvalidValueError, match="no value has the key"):
         value_of(key)
 
@@ -442,7 +442,7 @@ def test_so_many_of_some_parts() -> None:
     ],
 )
 def test_parts_that_no_expression_has(payload: str) -> None:
-    """As they may stand in the index of a stranger."""
+    """As the index of a stranger may have them."""
     with pytest.raises(InvalidValueError, match="no constraint has the "):
         Constraint.of_tag(f"\0+p\0{payload}")
     deep = "1:1:a"

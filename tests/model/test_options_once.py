@@ -13,7 +13,7 @@ from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.layouts import LAYOUTS
 from tagmatch.model.options import Layout, LayoutOptions, MatchOptions, NewOptions, OpenOptions, StagingOptions
 
-#: `None` stands for what is computed, or for an object of defaults, in signatures
+#: `None` means a computed value, or an object of defaults, in signatures
 COMPUTED = {"threads", "pipeline", "cuda"}
 #: What is opened
 ARGUMENTS = {"self", "path", "key_type", "snapshot"}

@@ -51,7 +51,7 @@ def test_after_an_error_the_next_begins_anew():
     memo = Memo()
     with pytest.raises(ZeroDivisionError):
         memo.together("owner", lambda: (None, [0]), lambda _, piece: 1 // piece)
-    for whole in ("whole", "other"):  # of which there is nothing to do, and the first is kept
+    for whole in ("whole", "other"):  # without work to do; the first is kept
         assert memo.together("owner", lambda whole=whole: (whole, ()), lambda _, piece: piece) == "whole"
         assert memo.of("another", lambda whole=whole: whole) == "whole"
 

@@ -33,7 +33,7 @@ _OTHER_REASON = re.compile(r"[\w.]*(Syntax|Import|ModuleNotFound|Name|Typing|Low
 
 
 def outcome(tests: str, mutant: Mutant | None = None) -> tuple[str, bool]:
-    """What became of tests in a copy of the code, with a mistake if one is given, and whether one failed as it should.
+    """The outcome of tests in a copy of the code, with a mistake if one is given, and whether one failed as it should.
 
     Without a mistake none should.
     """

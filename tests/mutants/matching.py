@@ -100,7 +100,7 @@ model/kernels/sphere.py: tests/model/kernels/test_kernels_shared.py
 pipeline/areas/clients.py: tests/pipeline/cuda/test_gpu_areas.py -k move
 -            moves = self._moves
 +            moves = self._moves and self._moves[:-1]
-# moving clients: one that leaves stays where it was
+# moving clients: one that leaves stays at its place
 pipeline/areas/clients.py: tests/interface/test_areas.py -k ways_to_leave
 +        there = ~np.isnan(lon)
 -        clients, lon, lat = frozen(clients), frozen(lon), frozen(lat)

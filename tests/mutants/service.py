@@ -80,7 +80,7 @@ broker/gateway.py: tests/broker/test_gateway_messages.py
 tagmatch/only.py: tests/broker/test_flight_rights.py
 -            if len(foreign) or self._are_staged_by_others(staged, keys, np.concatenate(own)):
 +            if self._are_staged_by_others(staged, keys, np.concatenate(own)):
-# rights: what others have staged counts for nobody
+# rights: others' staged changes count for no user
 tagmatch/only.py: tests/broker/test_flight_rights.py
 -            if len(foreign) or self._are_staged_by_others(staged, keys, np.concatenate(own)):
 +            if len(foreign):

@@ -131,7 +131,7 @@ SETS = st.lists(st.frozensets(st.sampled_from([0, 1, 2, 63, 64, 100, 191]), min_
 
 
 @given(SETS, st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.sampled_from([0, 3, 40, 4096]))
-@example([frozenset([0])] * 3 + [frozenset([1])] * 3, 2, 2, 1, 4096)  # shards have pivots of their own
+@example([frozenset([0])] * 3 + [frozenset([1])] * 3, 2, 2, 1, 4096)  # shards have their own pivots
 @example([frozenset([0, 1])] * 9, 2, 4, 2, 4096)  # no pivot splits these
 def test_leaves_are_those_of_algorithm_1(sets: list[Bits], shards: int, most: int, size: int, at_once: int) -> None:
     assert_split([sets[i::shards] for i in range(shards)], most, size, at_once)

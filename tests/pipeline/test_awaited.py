@@ -33,7 +33,7 @@ async def gathered(*waiting: Any) -> Any:
 
 
 async def asking(tm: TagMatch, tags: list[str], gate: Gate | None = None) -> list[asyncio.Future[Any]]:
-    """Tasks that have asked, and the first of which is held up at the gate."""
+    """Tasks that have asked; the first is held up at the gate."""
     tasks = [asyncio.ensure_future(tm.amatch([tag])) for tag in tags]
     await asyncio.sleep(0)
     if gate is not None:
@@ -115,7 +115,7 @@ def test_messages_are_brief_as_queries_are(asks: str, keys: int) -> None:
 
 
 def test_messages_that_come_by_many_nodes_go_through_the_stages() -> None:
-    """Of the trie: to follow many paths takes long, also where none has an end."""
+    """Of the trie: to follow many paths takes long, also if none has an end."""
     where = [f"a{number} = 1 and b{number} = 1" for number in range(100)]
     with all_in("trie"), TagMatch(layout="rarest", threads=2) as tm:
         tm.add_sets([[]] * 100, range(100), where=where)

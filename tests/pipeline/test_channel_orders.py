@@ -1,4 +1,4 @@
-"""The orders of channels beside brokers in plain Python that go on by the moment; and what tasks take, as learned."""
+"""The orders of channels against brokers in plain Python that go on by the moment; and learned times of tasks."""
 
 import math
 import random
@@ -23,7 +23,7 @@ ANY_MATCHER = object()
 
 
 class Everything(Edf):
-    """Without admission: what comes waits, as in the published brokers."""
+    """Without admission: all messages wait, as in the published brokers."""
 
     def _refuses(self, entries: Sequence[Entry], now: float) -> bool:  # noqa: ARG002
         return False
@@ -47,7 +47,7 @@ def classes_of(channels: list[Asked], *, whole: bool) -> list[Class]:
 
 @dataclass(eq=False)
 class Message:
-    """A call, of which each task is a packet."""
+    """A call whose tasks are packets."""
 
     over: bool = False
 
@@ -164,7 +164,7 @@ def entry(of: Class, since: float, count: int = 1) -> Entry:
 
 
 def put(order: Order, of: Class, count: int, now: float = 0.0) -> int:
-    """How many of so many messages are let in."""
+    """How many of `count` messages are let in."""
     return [order.put([entry(of, now)], now) for _ in range(count)].count(None)
 
 
@@ -196,7 +196,7 @@ def test_what_could_not_be_in_time_is_refused() -> None:
     bulk, alarm = known("bulk", 10), known("alarm", 2)
     order = Edf([alarm, bulk], 1, 1)
     assert put(order, bulk, 20) == 10
-    # What is more urgent does not stand behind them
+    # More urgent messages do not wait behind them
     assert put(order, alarm, 3) == 2
     # A thread that is at work begins later
     order = Edf([alarm, bulk], 1, 1)
@@ -210,10 +210,10 @@ def test_what_could_not_be_in_time_is_refused() -> None:
 @pytest.mark.parametrize(
     ("priority", "now", "admitted"),
     [(0, 0.0, 2), (0, 5.0, 4), (1, 0.0, 4)],
-    ids=["less important", "what has come before is lost already", "as important"],
+    ids=["less important", "earlier messages are lost already", "as important"],
 )
 def test_what_is_more_important_keeps_its_place(priority: int, now: float, admitted: int) -> None:
-    """With a later deadline it would be too late when what has come since, and goes first, was matched."""
+    """With a later deadline it would be too late after the messages that have come since and go first."""
     bulk, other = known("bulk", 10, priority=1), known("other", 4, priority=priority)
     order = Edf([bulk, other], 1, 1)
     assert put(order, bulk, 8) == 8
@@ -249,7 +249,7 @@ def test_what_comes_late_says_nothing_of_the_estimate(make: Callable[..., Order]
 
 @pytest.mark.parametrize("make", [Edf, Dfgs])
 def test_packets_do_not_take_longer_to_begin_than_to_match(make: Callable[..., Order]) -> None:
-    """Where to begin a task takes more than what is urgent can wait: smaller ones would only take longer in all."""
+    """If a task begins too slowly for an urgent message, smaller tasks would only take longer in all."""
     alarm, bulk = known("alarm", 0.001, 0, 1e-6), known("bulk", 1, 0.002, 1e-5)
     assert make([alarm, bulk], 1, 4096).packet(bulk, 4096) == 200
     constant = known("bulk", 1, 0.002, 0)

@@ -34,7 +34,7 @@ def small(**options: Any) -> TagMatch[Any]:
 
 
 def outcomes(tm: TagMatch[Any], channel: str) -> Counter[str]:
-    """What became of a channel's messages; each that was offered is counted once."""
+    """The outcome of a channel's messages; each offered one is counted once."""
     found = figures(tm)["channels"][channel]
     counts = {name: found[name] for name in OUTCOMES}
     assert found["offered"] == sum(counts.values()) + found["in_flight"]

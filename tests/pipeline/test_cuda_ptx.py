@@ -98,7 +98,7 @@ systems.clcb_cuda _zip n u8 u32
 systems.ccm _evaluate_2011 u32 xs structs stored2011 out yes u32 u8
 """
 
-# In a process of its own: the tests of this process's other files may have chosen Numba's simulator, or a context
+# In a separate process: the tests of this process's other files may have chosen Numba's simulator, or a context
 SCRIPT = """
 import importlib, pathlib, pkgutil, sys, types
 import numpy as np
@@ -108,7 +108,7 @@ import tagmatch.pipeline.cuda, tagmatch_bench.systems
 
 how_many, *capabilities = sys.argv[1:]
 capabilities = [tuple(map(int, capability.split("."))) for capability in capabilities]
-# Device functions are made LLVM's code for the current device, of which nothing but this is asked; the code is the same
+# Device functions become LLVM's code for the current device, which has no other use; the code is the same
 # for all, and becomes PTX as part of a kernel
 device = types.SimpleNamespace(compute_capability=capabilities[0])
 importlib.import_module("numba.cuda.dispatcher").get_current_device = lambda: device

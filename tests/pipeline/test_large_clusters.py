@@ -1,4 +1,4 @@
-"""Sets that share their rarest tag, and tags behind it, in numbers: what is found without reading each of them."""
+"""Sets that share their rarest tag, and the tags after it, found without reading each of them."""
 
 import itertools
 import random

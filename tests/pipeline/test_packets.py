@@ -68,7 +68,7 @@ def memory(count: int) -> U64Array:
 
 
 def none(count: int) -> None:
-    """Packets have memory of their own."""
+    """Packets have their own memory."""
 
 
 def too_little(count: int) -> None:
@@ -80,7 +80,7 @@ NO_ROWS = rows_of_tags([])
 
 
 def call_of(queries: list[int], memory: Callable[[int], Any]) -> BulkCall:
-    """A call whose packets have so many queries each."""
+    """A call whose packets have these numbers of queries."""
     matcher: Any = SimpleNamespace(memory=memory)
     return BulkCall(matcher, [(NO_ROWS, 0, count) for count in queries], wanted=Wanted.keys)
 
@@ -137,7 +137,7 @@ def test_packets_whose_place_is_known_are_not_copied() -> None:
     for packet, size in enumerate(sizes):
         answers.space(packet, size)[:] = packet
     for packet, size in reversed(list(enumerate(sizes))):
-        answers.put(packet, lists_of([[99] * size], np.uint64))  # where they are written already
+        answers.put(packet, lists_of([[99] * size], np.uint64))  # at their final place already
     found = answers.lists(threads=1)
     assert as_lists(found) == [[packet] * size for packet, size in enumerate(sizes)]
     assert np.shares_memory(found.values, made[0])
@@ -191,7 +191,7 @@ LARGEST = [1, 100, 2**8, 2**20, 2**32, 2**63, 2**64]
 
 
 def assert_merged(answers: Keys, wanted: list[bool]) -> None:
-    """Of keys of 64 bits and, where all fit, of 32 bits."""
+    """Of keys of 64 bits and, if all fit, of 32 bits."""
     right = [sorted(set(keys)) if once else keys for keys, once in zip(answers, wanted, strict=True)]
     for bits, dtype in ((64, np.uint64), (32, np.uint32)):
         if max(itertools.chain([0], *answers)) < 2**bits:
@@ -219,7 +219,7 @@ def test_answers_of_any_length(rng: random.Random, largest: int | str, length: i
 @pytest.mark.parametrize("largest", [100, 2**20, 2**63])
 @pytest.mark.parametrize("runs", [2, 3, 17, 63, 64, 65])
 def test_runs_of_any_length(rng: random.Random, runs: int, largest: int) -> None:
-    """Ascending runs, of which some are shorter than what is merged at once, and some many times as long."""
+    """Ascending runs; some are shorter than those merged at once, and some many times as long."""
     answers = []
     for longest in (1, 9, 40, 300):
         lengths = [rng.choice([rng.randint(1, longest), rng.randint(1, 9)]) for _ in range(runs)]

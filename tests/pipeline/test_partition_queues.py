@@ -232,7 +232,7 @@ class Batching:
         )  # fmt: skip
 
     def add(self, matcher: FakeMatcher, count: int = 1) -> list[int]:
-        """Add so many queries; returns how many are in each piece that leaves at once."""
+        """Add `count` queries; returns how many are in each piece that leaves at once."""
         batches = routed({number: {0} for number in range(count)})
         callers = [Caller(Future(), False) for _ in range(count)]
         packet = Packet(matcher=matcher, callers=callers)

@@ -66,7 +66,7 @@ def test_more_than_a_packet_is_announced() -> None:
 
 
 def test_ctrl_c_of_one_who_waits_leaves_no_lock_taken(gate: Gate) -> None:
-    """Ctrl-C comes at the end of whatever Python code enters a lock, before the block that gives it back begins."""
+    """Ctrl-C comes at the end of any Python code that enters a lock, before the block that gives it back begins."""
 
     def interrupt(*arguments: Any) -> Any:
         if arguments[1] == "return":

@@ -89,12 +89,12 @@ def ask_for_too_many_bytes(tm: TagMatch) -> list[Future[Any]]:
     """Ask until the bytes of results, rather than the number of queries, forbid more."""
     waiting: list[Future[Any]] = []
     with pytest.raises(Overloaded, match="max_result_bytes"):
-        waiting.extend(tm.submit(TAGS, timeout=0.01) for _ in itertools.count())  # which keeps what came before
+        waiting.extend(tm.submit(TAGS, timeout=0.01) for _ in itertools.count())  # which keeps earlier ones
     return waiting
 
 
 def test_bytes_of_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While nothing leaves, only what was being matched already adds to them."""
+    """While no answer leaves, only queries that were being matched already add to them."""
     packet, most = 20, 4 * ANSWER_BYTES  # the answers of four packets at least are there when nothing goes on
     room = {"max_queries": 1 << 12, "max_result_bytes": most}
     stages = {"packet_queries": packet, "hand_over_queries": 0, "queued_packets": 1, "merge_threads": 1}
@@ -219,7 +219,7 @@ def test_who_waits_for_many_futures_sees_that_they_are_cancelled(monkeypatch: py
 def test_callback_closes(
     monkeypatch: pytest.MonkeyPatch, layout: str, threads: int, drain: bool, hand_over: int
 ) -> None:
-    """Two at once, perhaps; nobody else is there to answer the others."""
+    """Two at once, perhaps; no other thread answers the others."""
     options = PipelineOptions(hand_over_queries=hand_over, packet_queries=2, queued_packets=1)
     tm, closed = index(layout=layout, threads=threads, pipeline=options), threading.Semaphore(0)
     futures, let_go = held_packet(monkeypatch, tm, [["t1"]] * 20)

@@ -28,12 +28,12 @@ pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(func_only
 
 
 class InjectedError(Exception):
-    """What no code of ours raises."""
+    """An error that none of our code raises."""
 
 
 @dataclass
 class Workload:
-    """Overlapping sets, among them the empty one, with keys in common; queries, of which many are equal."""
+    """Overlapping sets, among them the empty one, with keys in common; queries, many of them equal."""
 
     pairs: list[tuple[list[str], int]]
     queries: list[list[str]]
@@ -78,7 +78,7 @@ class Asker:
             self._compare(number, unique, ask(self.queries[number]))
 
     def match_many(self) -> None:
-        """Where it fails, some may have been answered in a packet of their own."""
+        """If it fails, some may have been answered in their own packet."""
         drawn = [self._drawn() for _ in range(self.rng.randint(0, 20))]
         with self._counting(len(drawn), "failed together"):
             unique = self.rng.random() < 0.5

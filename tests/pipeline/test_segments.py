@@ -27,7 +27,7 @@ from tagmatch.pipeline.service import Pipeline
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), tags=st.integers(1, 3000), shared=st.floats(0, 1))
 def test_ranks_in_a_large_segment_become_those_in_small_ones(layout: Any, seed: int, tags: int, shared: float) -> None:
-    """Small segments have some tags of the large one and some of their own; queries have others besides."""
+    """Small segments have some tags of the large one and some others; queries have still others."""
     rng = np.random.default_rng(seed)
     names = [f"tag {i}" for i in range(3 * tags)]
 

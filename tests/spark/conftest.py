@@ -16,7 +16,7 @@ from support.servers import needs_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Also of those that tests start in processes of their own
+# Also of those that tests start in other processes
 os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "conf")
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
@@ -60,7 +60,7 @@ def spark(request: pytest.FixtureRequest, seed: int) -> Iterator[Any]:
 
 @pytest.fixture
 def free_jvm(jvm: Jvm) -> Iterator[Jvm]:
-    """The JVM without a driver, for those that are processes of their own."""
+    """The JVM without a driver, for drivers in their own processes."""
     jvm.stop_spark()
     yield jvm
     jvm.stop_spark()

@@ -39,20 +39,20 @@ def nothing_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def take_in(monkeypatch: pytest.MonkeyPatch, few: int, most: int) -> None:
-    """Have segments of `few` sets taken in, and as many that there are `most` at most."""
+    """Take in segments of `few` sets, and as many more that `most` are left at most."""
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
     monkeypatch.setattr("tagmatch.partitioner.consolidation._MOST_SEGMENTS", most)
 
 
 def rows_of(rng: random.Random, count: int, tags: Sequence[str] = TAGS) -> Rows:
-    """Sets of few tags, of which others have some again; the empty set, rows twice, large keys."""
+    """Sets of few tags, which share some of them; the empty set, rows twice, large keys."""
     rows = [(rng.sample(tags, rng.randint(1, 3)), rng.randrange(40)) for _ in range(count)]
     rows += [([], rng.randrange(9)), (["t1", "t1", "t2"], 2**63 - 1), (["t2", "t1"], 3), (["t2", "t1"], 3)]
     return rng.sample(rows, len(rows))
 
 
 def named(rows: Rows) -> Rows:
-    """With strings as keys, of which the order is not that of the numbers, nor that of UTF-16."""
+    """With strings as keys, whose order is not that of the numbers, nor that of UTF-16."""
     return [(tags, f"{'é🦊～ '[key % 4]}{key}") for tags, key in rows]
 
 
@@ -93,7 +93,7 @@ APPENDED = [
 def test_files_are_those_of_add_sets_and_consolidate(
     spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, appended: Any
 ) -> None:
-    """Where old segments stay, where the smaller ones are taken in, and where all are; with deleted rows in each.
+    """With old segments that stay, with smaller ones taken in, and with all taken in; with deleted rows in each.
 
     Keys keep their times, but in sets that get them anew. What has expired goes, also from segments that stay.
     """
@@ -137,7 +137,7 @@ def test_files_are_those_of_add_sets_and_consolidate(
         change([], gone)
         make_index(on_spark, [], gone, **options)
     assert contents_of(on_spark) == contents_of(local)
-    if not expire:  # workers have clocks of their own
+    if not expire:  # workers have their own clocks
         assert_right(spark, on_spark, oracle, rng)
 
 

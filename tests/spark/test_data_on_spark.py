@@ -1,4 +1,4 @@
-"""Data of keys, the best keys and numbers of keys in joins and functions, beside what the index itself answers."""
+"""Data of keys, the best keys and numbers of keys in joins and functions, against the answers of the index itself."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ ONLY = 'segment = "new" or priority > 4'
 def test_numbers(
     spark: Any, index: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, strategy: Any, unique: bool
 ) -> None:
-    """Of keys, of which one may have several sets that match."""
+    """Of keys; one may have several sets that match."""
     monkeypatch.setattr("tagmatch.spark.join.BUCKET_SETS", 10)
     frame, messages = asked(spark, rng)
     given = {"attributes": ["bid", "city"], "strategy": strategy, "unique": unique}
@@ -91,7 +91,7 @@ def test_numbers(
 
 
 def test_data(spark: Any, index: Path, rng: random.Random) -> None:
-    """Of any type, beside keys and alone."""
+    """Of any type, with keys and alone."""
     frame, messages = asked(spark, rng)
     columns: list[str] = [*DATA]
     given: dict[str, Any] = {"attributes": ["bid", "city"], "only": ONLY}

@@ -1,4 +1,4 @@
-"""Drivers that are processes of their own: killed ones, those of Connect, of the command and of documents."""
+"""Drivers in their own processes: killed ones, those of Connect, of the command and of documents."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ partition(spark.read.parquet(sys.argv[1]), sys.argv[2], mode=sys.argv[4])
 
 
 def run_killed_job(sets: Path, index: Path | str, step: str, jvm: Jvm, mode: str = "overwrite") -> None:
-    """Partition sets in a process of its own, whose driver is killed at the beginning of a step."""
+    """Partition sets in a separate process, whose driver is killed at the beginning of a step."""
     command = [sys.executable, "-c", KILLED, str(sets), str(index), step, mode]
     run = subprocess.run(command, env=jvm.environment, capture_output=True, check=False)
     assert run.returncode == -signal.SIGKILL, run.stderr.decode()
@@ -65,7 +65,7 @@ def finished(index: Path) -> dict[str, bytes]:
 def test_a_job_that_is_killed_leaves_the_index_as_it_was(
     tmp_path: Path, free_jvm: Jvm, builder: Any, mode: Any, steps: list[str]
 ) -> None:
-    """At the beginning of a step; the first of them where there is no index yet."""
+    """At the beginning of a step; the first of them without an index yet."""
     index, sets = tmp_path / "index", tmp_path / "sets.parquet"
     pq.write_table(pa.table({"tags": [["old"], ["new"]], "key": ["bo", "ana"]}), sets)
     for step in steps:
@@ -133,7 +133,7 @@ assert sorted((sorted(row.tags), row.key) for row in read.collect()) == sorted(r
 @pytest.mark.nightly
 @pytest.mark.parametrize("prefix", [None, "spark.hadoop.", ""], ids=["folder", "of the server", "of the session"])
 def test_spark_connect(tmp_path: Path, free_jvm: Jvm, port: int, uri: str, prefix: str | None) -> None:
-    """Of a store it tells no keys; all else holds, here that nobody needs one to read."""
+    """Of a store it tells no keys; all else holds, here that no key is needed to read."""
     settings = {
         "aws.credentials.provider": "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider",
         "endpoint": f"http://127.0.0.1:{port}",
@@ -198,7 +198,7 @@ def test_command(tmp_path: Path, free_jvm: Jvm, keys: tuple[Any, Any]) -> None:
 def test_examples_of_documents(tmp_path: Path, free_jvm: Jvm, document: str, index: str) -> None:
     """They run as printed, and give what they say; the tutorial: test_newcomer.py."""
     runner = Path(__file__).parents[1] / "support" / "documents.py"
-    # As those have it who set nothing; commands among the examples have a JVM of their own
+    # As without settings; commands among the examples have their own JVM
     daemon = {"spark.python.daemon.module": "pyspark.daemon"}
     submit = "".join(f"--conf {name}={value} " for name, value in daemon.items()) + "pyspark-shell"
     environment = free_jvm.environment | {"PYSPARK_SUBMIT_ARGS": submit}

@@ -1,4 +1,4 @@
-"""An index on a store that is read where it lies: a task of the shuffle fetches what its sets need."""
+"""An index on a store that is read in place: a task of the shuffle fetches the blocks that its sets need."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def plan_of(index: Any, bucket_sets: int, key_type: Any = "integer") -> Shuffle:
 
 
 def sets_of(plan: Shuffle, chunk: int, chunk_sets: int) -> list[tuple[tuple[str, ...], tuple[Any, ...]]]:
-    """What one task sends to buckets, and what is met by nothing once: sets with their keys.
+    """The sets that one task sends to buckets, with their keys.
 
     A set that has nothing but tags goes where a message with these looks for it.
     """
@@ -139,7 +139,7 @@ def test_a_task_reads_a_fraction(tmp_path: Path, counted: Counted, seed: int, la
     for chunk in range(20):
         counted.forget()
         found += sets_of(plan, chunk, chunk_sets)
-        # Of rows and keys a twentieth is asked for, in whole blocks; of tags, whatever these sets have
+        # Of rows and keys a twentieth is asked for, in whole blocks; of tags, all that these sets have
         for table in ("tagsets", "keys"):
             assert 0 < counted.of_tables[table] < sizes[table] / 20 + 8 * partial.BLOCK_BYTES
         assert counted.of_tables.total() < sizes.total() / 2
@@ -213,7 +213,7 @@ ROWS = st.lists(
 def test_all_that_sets_may_have(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[Any]], kind: Any, hours: float, sizes: Any
 ) -> None:
-    """Segments, removals, keys that expire, conditions, and tables in parts; what is sent is what is stored."""
+    """Segments, removals, keys that expire, conditions, and tables in parts; the stored sets are sent."""
     folder, (layout, key_type), (chunk_sets, block, part) = tmp_path_factory.mktemp("store"), kind, sizes
     copies, key_of = tmp_path_factory.mktemp("copies"), KEYS[key_type]
     stored = defaultdict[tuple[Any, str | None], dict[Any, float]](dict)

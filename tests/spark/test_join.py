@@ -1,4 +1,4 @@
-"""Both strategies of the join, and both functions, beside the oracle: sets with conditions and areas."""
+"""Both strategies of the join, and both functions, against the oracle: sets with conditions and areas."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ KEPT = """
     pair struct<x: bigint, y: array<string>>, nothing int
 """
 ATTRIBUTES = ["price", "city", "others"]
-#: What a number stands for as a key of each type, in the same order
+#: The key of each type for a number, in the same order
 KEYS: dict[str, Any] = {"integer": int, "string": "é{:019}".format}
 COMMON = [f"c{number}" for number in range(6)]
 TAGS = [f"t{i}" for i in range(40)] + ["é", "日本", "", " ", "a\u0000b", "🐈"]
@@ -100,7 +100,7 @@ def any_message(rng: random.Random) -> Message:
 
 @pytest.fixture(scope="module", params=[("rarest", "string"), ("balanced", "integer")], ids="-".join)
 def stored(request: pytest.FixtureRequest, seed: int, tmp_path_factory: pytest.TempPathFactory) -> Stored:
-    """An index of several segments, of which sets have been removed, and of the places of its clients."""
+    """An index of several segments with removed sets, and of the places of its clients."""
     layout, key_type = request.param
     rng, oracle = random.Random(seed), Oracle()
     path = tmp_path_factory.mktemp("join") / layout
@@ -126,7 +126,7 @@ def stored(request: pytest.FixtureRequest, seed: int, tmp_path_factory: pytest.T
 
 
 def data_frame(spark: Any, stored: Stored) -> Any:
-    """Columns that are asked for, some of which are not always, and others of any type, which are kept."""
+    """Columns that are asked for, some of them not always, and others of any type, which are kept."""
 
     def row(n: int, tags: list[str], each: Any) -> tuple[Any, ...]:
         at, here = stored.places[n], stored.places[n].location
@@ -144,7 +144,7 @@ def data_frame(spark: Any, stored: Stored) -> Any:
 
 
 def expected(stored: Stored, names: list[str], *places: str) -> list[list[Any]]:
-    """The keys of each message, of which only these columns are asked for, and `location` and `within` or not."""
+    """The keys of each message by these columns, with `location` and `within` or not."""
     asked = {name for column in names for name in (("name", "new") if column == "others" else (column,))}
     found = []
     for number, (tags, attributes) in enumerate(stored.messages):
@@ -174,7 +174,7 @@ def test_answers_are_the_oracles(
         monkeypatch.setattr(module, "QUERIES", 7)
     names, places, output, unique = asked
     queries = data_frame(spark, stored)
-    if way in ("sql", "column"):  # with NULL for what is not asked for
+    if way in ("sql", "column"):  # with NULL for arguments not given
         register(spark)
         names, unique = [name for name in names if name != "others"], unique and way == "column"
         given = {"tags": "`the tags`", "attributes": names or None, "location": None, "within": None} | places
@@ -197,7 +197,7 @@ def test_answers_are_the_oracles(
 
 
 def test_attributes_in_maps(spark: Any, tmp_path: Path, strategy: str) -> None:
-    """Entries of maps are attributes by their own names, beside a column that is one; a map may be null or empty."""
+    """Entries of maps are attributes by their own names, as is a column; a map may be null or empty."""
     sets = [(["a"], 1, "price < 10"), (["a"], 2, None), ([], 3, 'city = "Rome" and not new = true')]
     index = make_index(tmp_path / "index", [*sets, ([], 4, "exists(`x y`)")])
     maps = [{"price": [9.5, 12.0], "x y": None}, {"x y": [7.0], "nobody asks": [1.0]}, None, {}]

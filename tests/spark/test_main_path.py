@@ -1,4 +1,4 @@
-"""A real Spark: what its users call, once; its workers; and a cluster of which a machine dies meanwhile."""
+"""A real Spark: what its users call, once; its workers; and a cluster that loses a machine at work."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_workers_use_memory_again_that_they_have_freed(session: SparkSession) ->
 
     (row,) = session.range(1).repartition(1).mapInArrow(told, "faults array<long>, pool string").collect()
     assert row.pool == "system"
-    # Where an array is a few bytes too long for what is free, the heap grows once more
+    # If an array is a few bytes too long for the free memory, the heap grows once more
     assert min(row.faults) < 100
 
 
@@ -203,7 +203,7 @@ def stored(seed: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def gated(rows: DataFrame, gate: Path) -> DataFrame:
-    """The rows in six tasks, of which all but the first two wait until there is a file."""
+    """The rows in six tasks; all but the first two wait until there is a file."""
 
     def wait(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for ticket in ("first", "second"):
@@ -232,7 +232,7 @@ def command_of(pid: str) -> set[bytes]:
 
 
 def losing_a_machine(spark: SparkSession, work: Callable[[], Any], gate: Path) -> Any:
-    """What some work gives, in the middle of which an executor is killed, and with it all that it has."""
+    """The result of some work, while which an executor is killed with all that it has."""
     of_executor = {b"org.apache.spark.executor.CoarseGrainedExecutorBackend", spark.sparkContext.applicationId.encode()}
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(work)

@@ -1,4 +1,4 @@
-"""The offline job makes the files that the local partitioner makes, whatever the rows; or nothing, and says why."""
+"""The offline job makes the files that the local partitioner makes, for any rows; or nothing, and says why."""
 
 from __future__ import annotations
 

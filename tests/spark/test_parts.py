@@ -1,4 +1,4 @@
-"""How a job is divided: its steps, and tables of several parts, of which no step is left to one task."""
+"""How a job is divided: its steps, and tables of several parts, without a step for one task alone."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def listed(found: Any) -> list[Any]:
 def test_no_step_is_left_to_one_task(
     spark: Any, tmp_path: Path, rng: random.Random, layout: str, key_type: str
 ) -> None:
-    """Also where all segments stay, of which rows are deleted, and where the rows are in the segments that stay."""
+    """Also if all segments stay, with deleted rows, and if the rows are in the segments that stay."""
     schema = f"tags array<string>, key {'string' if key_type == 'string' else 'long'}, where string"
     options: dict[str, Any] = {"layout": layout, "max_partition_size": 9}
     of_keys, index, rows = ["keys"] * (key_type == "string"), tmp_path / "spark", list[Any]()
@@ -95,7 +95,7 @@ def test_no_step_is_left_to_one_task(
         if mode == "overwrite":
             files = segments[0]["files"]
             parts = Counter(name.partition(".")[0] for name in files)
-            # Of each table but for those of the steps before
+            # Of each table except those of the steps before
             written = sum(parts[table] for table in parts if table not in ("vocabulary", "key_names"))
             assert written // 2 <= tasks["tagmatch: index"][0] <= written
             assert set(parts) == {"vocabulary", "tagsets", "keys", "partitions", *["key_names"] * len(of_keys)}
@@ -116,7 +116,7 @@ def test_files_of_a_job_that_is_damaged_are_replaced(spark: Any, tmp_path: Path,
         part.write_bytes(part.read_bytes()[:-1] + b"?")
     with cut_every(1 << 26):  # a table of one part is written by one task: more would only take longer
         tasks = tasks_of_stages(spark, lambda: partition(frame, tmp_path / "one"))
-    assert set(tasks) == {"tagmatch: shards", "tagmatch: index"}  # where there are few keys
+    assert set(tasks) == {"tagmatch: shards", "tagmatch: index"}  # with few keys
     assert set(tasks["tagmatch: index"]) == {1}
     partition(frame, tmp_path / "index")
     assert contents_of(tmp_path / "index") == contents_of(tmp_path / "before")

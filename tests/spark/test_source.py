@@ -34,7 +34,7 @@ def random_rows(rng: random.Random, count: int) -> list[tuple[list[str], int]]:
 
 
 def as_pairs(rows: Any) -> set[tuple[frozenset[str], Any]]:
-    """Each of which comes once."""
+    """Each comes once."""
     found = {(frozenset(row[0]), row[1]) for row in rows}
     assert len(found) == len(rows)
     return found

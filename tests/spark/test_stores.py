@@ -1,4 +1,4 @@
-"""Indexes on a store, an S3 of its own: as in a folder, and copied to who uses them; and keys that only Spark has.
+"""Indexes on a store, a private S3: as in a folder, and copied to their users; and keys that only Spark has.
 
 No variable, no file and no URI has these.
 """
@@ -48,7 +48,7 @@ ANSWERS = [(1, [1, 2, 4, 6]), (2, [4]), (3, [3, 4, 5])]
 
 
 def test_jobs_that_fail(spark: Any, bucket: Any, uri: str) -> None:
-    """They leave nothing where nothing was, and an index as it was. Joins find the job before them."""
+    """They leave an empty place empty, and an index as it was. Joins find the job before them."""
     bad = spark.createDataFrame([(["a"], 1), (None, 2)], SCHEMA)
     queries = spark.createDataFrame([(["a", "b"],)], "tags array<string>")
     for key in (None, 1, 2):
@@ -118,7 +118,7 @@ def test_secrets_are_not_told(uri: str) -> None:
 def test_copying_while_a_newer_snapshot_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: Any, uri: str
 ) -> None:
-    """Which needs two attempts to be saved; to save again what is there writes nothing."""
+    """It needs two attempts to be saved; saving it again writes nothing."""
     location = location_of(uri, "index")
     snapshot = Repository.at(make_index(tmp_path / "local", ROWS)).open()
     location.save(snapshot)
@@ -180,7 +180,7 @@ VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", 
 
 @pytest.fixture
 def keys(port: int, bucket: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Settings of Spark with the keys of a user; without such keys nobody is let in, and the machine has none."""
+    """Settings of Spark with the keys of a user; without such keys access is refused, and the machine has none."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -320,7 +320,7 @@ def test_wrong_keys(spark_with: Any, bucket: Any, keys: dict[str, str], wrong: s
 
 @pytest.mark.nightly
 def test_keys_of_a_running_session(started: Any, bucket: Any, keys: dict[str, str]) -> None:
-    """As Spark's own readers, a session has `fs.…` of its own; and what is set in the configuration of Hadoop."""
+    """As Spark's own readers, a session has its own `fs.…`; and the settings of Hadoop's configuration."""
     spark, uri = started({}), f"s3a://{bucket[1]}/folder/index"
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     for name, value in keys.items():

@@ -90,7 +90,7 @@ def text_of(area: Area, *, is_exact: bool = True) -> str:
     return f"within {type(area).__name__.lower()}({', '.join(numbers)})"
 
 
-# -- subscriptions of clients that move, and messages that say where they are ------------------------------------------
+# -- subscriptions of clients that move, and messages with places ------------------------------------------------------
 
 CLIENTS = 5
 TAGS = ["a", "b", "c"]

@@ -29,7 +29,7 @@ class Found:
         self.parameters = written["parameters"]
         self.lines = {line["what"]: line for line in written["lines"]}
         assert len(self.lines) == len(written["lines"])
-        #: Limits of what has a target
+        #: Limits of lines with a target
         self.limits = {what: line["target"]["limit"] for what, line in self.lines.items() if line["target"]}
 
     def value(self, what: str) -> float:
@@ -79,7 +79,7 @@ def at(systems: Iterable[str], places: Iterable[Any]) -> dict[str, set[Any]]:
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, system: Any, *, more: bool) -> None:
-    """Have a system give a key too many to a message, or one too few."""
+    """Let a system give a key too many to a message, or one too few."""
     right = system.match_many
 
     def wrong(self: Any, messages: Any, **options: Any) -> pa.ListArray:

@@ -83,7 +83,7 @@ def nats_server(folder: Path, more: str = "") -> Server:
 
 
 class Proxy:
-    """Stands before a server, on a port of its own; holds back what comes, and cuts connections, when it is told to."""
+    """A proxy of a server, on its own port; holds back messages, and cuts connections, when it is told to."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -131,7 +131,7 @@ class Proxy:
         return b"".join(lines)
 
     def pause(self) -> None:
-        """Take what comes, and keep it; if connections are cut meanwhile, it is lost."""
+        """Take messages, and keep them; if connections are cut, they are lost."""
         self._flows.clear()
 
     def resume(self) -> None:
@@ -142,11 +142,11 @@ class Proxy:
         self._fatal = text
 
     def cut_after(self, lines: int) -> None:
-        """Let so many lines more go to the server, and what it says to them come back; then end all connections."""
+        """Let `lines` more lines go to the server, and its answers come back; then end all connections."""
         self._lines_left = lines
 
     def cut(self) -> None:
-        """End all connections; what is on its way is lost."""
+        """End all connections; messages on their way are lost."""
         with self._lock:
             self._lines_left = None
             _end(*self._sockets)

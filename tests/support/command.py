@@ -1,4 +1,4 @@
-"""The command `tagmatch` as a process of its own, and files for it."""
+"""The command `tagmatch` as a process, and files for it."""
 
 import contextlib
 import csv
@@ -79,7 +79,7 @@ def done(*arguments: object) -> str:
     """What the command prints that runs, without an error, in this process, to save time."""
     with tempfile.TemporaryFile() as printed:
         kept = os.dup(1)
-        os.dup2(printed.fileno(), 1)  # rows are written there, whatever `sys.stdout` is
+        os.dup2(printed.fileno(), 1)  # rows are written there, for any `sys.stdout`
         try:
             result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
         finally:

@@ -88,7 +88,7 @@ Oracle.name_of = staticmethod(condition_of)
 
 
 class Expression(str):
-    """The text of a tree, and what is stored for it, each once: tags and conditions."""
+    """The text of a tree, and its stored form, each once: tags and conditions."""
 
     __slots__ = ("alternatives", "tree")
     tree: Tree
@@ -153,7 +153,7 @@ def in_tables(messages: Sequence[Message]) -> list[tuple[list[int], pa.Table]]:
     return tables
 
 
-# -- by chance, for whoever knows the seed -----------------------------------------------------------------------------
+# -- by chance, from a seed --------------------------------------------------------------------------------------------
 
 #: Of each attribute the values that expressions compare with, and messages have
 VALUES: dict[str, tuple[Any, ...]] = {

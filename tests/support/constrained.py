@@ -58,7 +58,7 @@ def expected_keys(filters: list[Any], tags: list[str], values: Mapping[str, Any]
     ]
 
 
-# -- tests, which have a fixture `device` where they are imported ------------------------------------------------------
+# -- tests, which take a fixture `device` of the importing module ------------------------------------------------------
 
 Message = tuple[list[str], Mapping[str, Any]]
 
@@ -116,7 +116,7 @@ def test_any_filters(device: str, layout: Any, path: Path, filters: list[Any], m
 
 @either
 def test_every_operator_and_value(device: str, path: Path) -> None:
-    """All at once in one index, constants and patterns beside all others; messages are tags, and in columns."""
+    """All at once in one index, constants and patterns among all others; messages are tags, and in columns."""
     known = NUMBERS[5:15] if SIMULATED else [*NUMBERS, *TEXTS]
     trees = [Test("p", comparison, (value,)) for value in known for comparison in COMPARISONS]
     trees += [Test("p", pattern, (text,)) for text in (TEXTS[:1] if SIMULATED else TEXTS) for pattern in PATTERNS]

@@ -42,7 +42,7 @@ def has(area: Any, place: Place, *, plane: bool = False) -> bool | None:
 
 
 def surely_has(area: Any, place: Place | None, *, plane: bool) -> bool:
-    """Whether an area has a place, if there is one; an error where the last digits decide."""
+    """Whether an area has a place, if one is given; an error if the last digits decide."""
     found = place is not None and has(area, place, plane=plane)
     if found is None:
         raise UndecidedError(f"the last digits decide whether {area} has {place}")

@@ -5,7 +5,7 @@ cannot be run where the tests run. A comment behind an expression of Python, or 
 literal (in JSON, for commands) is what it gives; the order of elements does not count.
 
     python tests/support/documents.py docs/index.md                 # all that can be run
-    python tests/support/documents.py docs/spark.md 'needs Java'    # what is left out for that reason
+    python tests/support/documents.py docs/spark.md 'needs Java'    # the blocks left out for that reason
 """
 
 import ast
@@ -35,7 +35,7 @@ _MARK = re.compile(r"<!-- not run: (.*) -->\n?")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code: where it begins, what it is in, and why it is not run, if it is not."""
+    """A block of code: its line, its page, and the reason why it is not run, if it is not."""
 
     document: str
     line: int

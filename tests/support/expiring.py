@@ -34,7 +34,7 @@ class Clock:
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, *, rest_s: float = 0.0) -> Clock:
-    """A clock, at which indexes look at short intervals; they rest for so many seconds between two times."""
+    """A clock, at which indexes look at short intervals; they rest for some seconds between two times."""
     clock = Clock()
     monkeypatch.setattr(
         "tagmatch.model.clock.now_us",

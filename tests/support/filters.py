@@ -232,7 +232,7 @@ def _counted(parts: Drawn) -> Drawn:
     return joined(parts) | several
 
 
-#: At most nine tests, of which fewer than 1,024 conjunctions come
+#: At most nine tests, which make fewer than 1,024 conjunctions
 trees = st.recursive(leaves, joined, max_leaves=9)
 #: With `at least`
 counting_trees = st.recursive(leaves, _counted, max_leaves=12)

@@ -50,7 +50,7 @@ def assert_holding(
 ) -> int:  # fmt: skip
     """Each message finds what brute force finds, once; how many in all.
 
-    `finder` makes what is asked, which says the same as the areas themselves to the last digit.
+    `finder` makes the finder, which says the same as the areas themselves to the last digit.
     """
     groups = np.array([group for group, _ in stored], np.int64)
     fixed = FixedAreas.of(groups, group_count, shapes_of([area for _, area in stored]), plane=plane)
@@ -78,7 +78,7 @@ def without_cells(fixed: FixedAreas) -> FixedAreas:
 
 
 class Modelled:
-    """Cells, and a list of where each client is; `finder` makes what is asked who is near."""
+    """Cells, and a list of each client's place; `finder` makes the finder of clients nearby."""
 
     def __init__(
         self, entries: list[Entry], group_count: int, at: list[Place], *, plane: bool,
@@ -122,7 +122,7 @@ class Modelled:
         return len(found.values)
 
 
-# -- tests, which have a fixture `finders` where they are imported -----------------------------------------------------
+# -- tests, which take a fixture `finders` of the importing module -----------------------------------------------------
 
 both = pytest.mark.parametrize("plane", [True, False], ids=["plane", "sphere"])
 _one_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -207,10 +207,10 @@ def test_no_areas_and_nobody_asks(finders: Finders) -> None:
     for groups in ([], [[], [0]]):
         assert rows_of(one.find(places_of([(0.0, 0.0)] * len(groups)), lists_of(groups))) == groups
     assert one.nbytes > none.nbytes
-    nobody = Modelled([], 2, [(0.0, 0.0)], plane=False, finder=finders.clients)
-    nobody.move([(0, (1.0, 1.0))])
-    assert nobody.assert_found([(None, (1.0, 1.0), [0, 1])]) == 0
-    assert len(nobody.finder.find(places_of([]), lists_of([]))) == 0
+    unasked = Modelled([], 2, [(0.0, 0.0)], plane=False, finder=finders.clients)
+    unasked.move([(0, (1.0, 1.0))])
+    assert unasked.assert_found([(None, (1.0, 1.0), [0, 1])]) == 0
+    assert len(unasked.finder.find(places_of([]), lists_of([]))) == 0
 
 
 @_one_fixture

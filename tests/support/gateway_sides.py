@@ -61,7 +61,7 @@ class Secured:
 
 
 class Client:
-    """Publishes messages, and keeps notifications; each kind has what this one has and more of its own."""
+    """Publishes messages, and keeps notifications; each kind extends this one."""
 
     def __init__(self) -> None:
         self.got: list[Came] = []
@@ -75,12 +75,12 @@ class Client:
         return {each.payload for each in list(self.got)}
 
     def wait(self, count: int) -> list[Came]:
-        """What has come, when so many have."""
+        """The notifications, when `count` have come."""
         wait_until(lambda: len(self.got) >= count)
         return list(self.got)
 
     def rest(self, topic: str) -> list[Came]:
-        """What has come, when what was sent has; this topic is one of a notification."""
+        """The notifications, when all messages have come; this topic is one of a notification."""
         self.publish_to(topic, b"end")
         wait_until(lambda: b"end" in self.payloads)
         return [each for each in list(self.got) if each.payload != b"end"]

@@ -54,12 +54,12 @@ def unnamed_in(path: Path) -> list[str]:
 
 
 def manifest_as_first(path: Path) -> bytes:
-    """The manifest of an index, but its snapshot has number 1, whatever came before it."""
+    """The manifest of an index, but its snapshot has number 1, after any others."""
     return manifest_text({**read_manifest(path), "number": 1})
 
 
 def contents_as_first(path: Path) -> dict[str, bytes]:
-    """What is in its files, but its snapshot has number 1, whatever came before it."""
+    """The contents of its files, but its snapshot has number 1, after any others."""
     return contents_of(path) | ({MANIFEST: manifest_as_first(path)} if (path / MANIFEST).exists() else {})
 
 

@@ -122,7 +122,7 @@ def write_all(folder: Path, calls: Iterable[Call]) -> None:
 
 @st.composite
 def sliced_chunks(draw: st.DrawFn) -> tuple[list[TagLists], list[list[str]]]:
-    """Rows of tags in chunks of any shape, of which some begin or end within their arrays."""
+    """Rows of tags in chunks of any shape; some begin or end within their arrays."""
     rows = draw(st.lists(strategies.tag_sets, max_size=6))
     if draw(st.booleans()):
         chunks = [rows_of_tags(rows)]

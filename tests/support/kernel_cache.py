@@ -7,7 +7,7 @@ from tagmatch.model.kernels.kept import cache_folder
 
 
 def copy_of_cache(home: Path) -> Path:
-    """Copy the kernels that this process finds compiled to where they are looked for with this `XDG_CACHE_HOME`."""
+    """Copy the compiled kernels of this process to the cache below this `XDG_CACHE_HOME`."""
     found = cache_folder()
     assert found is not None
     return shutil.copytree(found, home / "tagmatch" / Path(found).name)

@@ -21,7 +21,7 @@ from tagmatch import TagMatch
 Contents = dict[frozenset[str], tuple[int, ...]]
 
 _SETS = _KEYS = 300
-# A key moves with every so many versions
+# A key moves every `_TURNS` versions
 _TURNS = 12
 _FIRST_VERSION = 10**6
 _VERSION = ["the version"]
@@ -172,7 +172,7 @@ def _columns(tm: TagMatch, _: random.Random) -> int:
     return _check_sets([*sets.items()])
 
 
-#: Each asks an index, and returns of which version the answer is
+#: Each asks an index, and returns the version of the answer
 WAYS: tuple[Callable[[TagMatch, random.Random], int], ...] = (
     _one(lambda tm, asked, unique: (tm.match_unique if unique else tm.match)(*asked)),
     _one(lambda tm, asked, unique: tm.submit(*asked, unique=unique).result(60)),

@@ -1,4 +1,4 @@
-"""What somebody reads who has just found tagmatch, and somebody who does what that says."""
+"""The pages that a newcomer reads, and a newcomer who follows them."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "site", "bench-results",
 
 
 def needed_for(page: str) -> list[str]:
-    """What a page says is to be installed first: the commands under **You need**."""
+    """The commands under **You need** of a page, which install its needs."""
     return _NEEDED.findall((ROOT / page).read_text().partition("\n## ")[0])
 
 
@@ -43,7 +43,7 @@ class Newcomer:
         self.source, self._folder = folder / "tagmatch", folder
         shutil.copytree(ROOT, self.source, symlinks=True, ignore=_LEFT_OUT)
         own = {str(Path(sys.executable).parent), str(Path(sys.prefix, "bin"))}
-        # `python3` is the Python of this environment, whichever that was made with
+        # `python3` is the Python of this environment
         path = [f"{sys.base_prefix}/bin", *(each for each in os.environ["PATH"].split(os.pathsep) if each not in own)]
         kept = [name for name in os.environ if not name.startswith(("PYTHON", "PYSPARK", "VIRTUAL"))]
         self._environment = {**{name: os.environ[name] for name in kept}, "PATH": os.pathsep.join(path)}

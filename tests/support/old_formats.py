@@ -1,4 +1,4 @@
-"""Indexes in formats of earlier versions, in `tests/model/storage/data`, and what is in them.
+"""Indexes in formats of earlier versions, in `tests/model/storage/data`, and their contents.
 
 `python -m support.old_formats FORMAT`, in `tests`, has written those of each format when it was the newest one.
 """
@@ -69,7 +69,7 @@ def _with(wheres: list[Any], removed: int) -> Callable[[Any], None]:
 
 
 def _conditions(database: Any) -> None:
-    """Sets with conditions, of which some have alternatives, beside others."""
+    """Sets with conditions, some with alternatives, and others."""
     trees = [
         Or((Test("x", "<", (10,)), Not(Test("y", "=", (True,))))),
         And((Test("name", "prefix", ("IB",)), Test("city", "in", ("Rome", "Milan")))),
@@ -82,7 +82,7 @@ def _conditions(database: Any) -> None:
 
 
 def _areas(database: Any) -> None:
-    """Sets with areas of each kind, beside others."""
+    """Sets with areas of each kind, and others."""
 
     class Elsewhere(Where):
         """An area, in which no message is."""
@@ -107,7 +107,7 @@ def _parts(database: Any) -> None:
 
 
 def _records(database: Any) -> None:
-    """Keys with records, of which one is put anew, beside others; a change of each kind is staged."""
+    """Keys with records, one of them put anew, and others; a change of each kind is staged."""
     wheres = [
         Expression.of(tree, random.Random(0))
         for tree in (Or((Test("x", "<", (10,)), Test("y", "=", (True,)))), Test("name", "prefix", ("IB",)))

@@ -32,7 +32,7 @@ _PIPELINES: WeakKeyDictionary[TagMatch[Any], Pipeline] = WeakKeyDictionary()
 
 
 def watched(pairs: Any, **options: Any) -> TagMatch[Any]:
-    """An index with these (tags, key) pairs, of which `figures` knows."""
+    """An index with these (tags, key) pairs, which `figures` counts."""
     made: list[Pipeline] = []
 
     def make(*arguments: Any) -> Pipeline:
@@ -98,7 +98,7 @@ def stacks() -> str:
 
 @contextmanager
 def together(jobs: Sequence[Callable[[], object]]) -> Iterator[list[Future[Any]]]:
-    """Run all jobs in threads of their own; after the block, wait for them and raise what they raised.
+    """Run all jobs in their own threads; after the block, wait for them and raise what they raised.
 
     Those that never end are shown when the test's own time is over, and do not keep the test run from ending.
     """

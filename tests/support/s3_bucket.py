@@ -1,4 +1,4 @@
-"""Fixtures: a bucket in an S3 of its own on this machine. Use: `pytest_plugins = ["support.s3_bucket"]`."""
+"""Fixtures: a bucket in a private S3 on this machine. Use: `pytest_plugins = ["support.s3_bucket"]`."""
 
 from collections.abc import Iterator
 from typing import Any

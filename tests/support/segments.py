@@ -17,10 +17,10 @@ def segments_stay(few: int = 0) -> Iterator[None]:
 
 
 def cut_every(nbytes: int = mmap.PAGESIZE) -> AbstractContextManager[object]:
-    """Tables that are written meanwhile are cut into parts of so many bytes."""
+    """Tables written inside this context are cut into parts of this number of bytes."""
     return patch("tagmatch.model.storage.tables.PART_BYTES", nbytes)
 
 
 def all_in(path: Path) -> AbstractContextManager[object]:
-    """Segments that are indexed meanwhile have all their sets with constraints in one path, whatever they ask."""
+    """Segments indexed inside this context have all their sets with constraints in one path."""
     return patch("tagmatch.pipeline.filters.index.filter_index", partial(filter_index, path=path))

@@ -1,4 +1,4 @@
-"""Services for tests, on a free port of this machine; and the command that serves as a process of its own."""
+"""Services for tests, on a free port of this machine; and the command that serves, as a process."""
 
 import contextlib
 import json

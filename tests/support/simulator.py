@@ -26,8 +26,8 @@ AT_NIGHT = "SIMULATED_EXAMPLES" in os.environ
 #: How many examples a test has: few, where each of them takes long
 EXAMPLES = settings(max_examples=int(os.environ.get("SIMULATED_EXAMPLES", 2)) if SIMULATED else 100, deadline=None)
 
-#: Threads of a block, and what is made of them: the simulator has a thread of Python for each. Room for so few results
-#: that there is too little.
+#: Threads of a block: the simulator has a thread of Python for each. Room for few results, so
+#: that it is too little.
 _SMALL = {"_BLOCK": 2, "_THREADS": 2, "_EACH": 2, "_TILE": 4, "_BLOCK_ROWS": 2, "_MOST_BLOCKS": 2}
 _SMALL |= {"_FIRST_ROOM": 2, "_FEWEST_ITEMS": 1, "_STAGE": 2, "_RUN_BLOCKS": 2}
 _SMALL |= {"_ORDERING": 2, "_MOST_ORDERED": 8, "_LINE_BLOCK": 2, "_TRIE_BLOCK": 2, "_ROUTING_BLOCK": 2}
@@ -122,7 +122,7 @@ class _Block:
 
 
 def _wait_without_polling() -> None:
-    """A block's threads tell each other where they are; else the simulator looks at them all the time.
+    """A block's threads tell each other their states; else the simulator looks at them all the time.
 
     One is the thread that launches, the others are threads that stay: to start one takes longer than most kernels.
     """
@@ -174,7 +174,7 @@ def _share_arrays_safely() -> None:
 
 
 def _plain(argument: Any) -> Any:
-    """Return what stands behind arrays of the simulator; integers in the widest type, so that less is compiled."""
+    """Return the arrays behind those of the simulator; integers in the widest type, so that less is compiled."""
     if isinstance(argument, tuple):
         plain = map(_plain, argument)
         return type(argument)(*plain) if hasattr(argument, "_fields") else tuple(plain)

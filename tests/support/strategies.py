@@ -14,7 +14,7 @@ NUMBERED_TAGS = tuple(f"n{i}" for i in range(5_000))
 
 BOUNDARY_KEYS = (0, 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1)
 
-#: in no order; among them keys of which one is the beginning of another, and a fox that in UTF-16, not in UTF-8, comes
+#: in no order; among them a key that is the beginning of another, and a fox that in UTF-16, not in UTF-8, comes
 #: before the wide tilde
 COMMON_NAMES = (
     "bob", "alice", "", "🦊", "～", "alic", "Alice", "é", "日本", "x" * 70, "b\0", "b",
@@ -56,7 +56,7 @@ named_pairs = st.tuples(tag_sets, names)
 def changes(
     draw: st.DrawFn, pairs: st.SearchStrategy[tuple[list[str], Any]] = pairs
 ) -> list[tuple[bool, list[str], Any]]:
-    """Additions (true) and removals of few different pairs, so that removals often meet what was added."""
+    """Additions (true) and removals of few different pairs, so that removals often meet additions."""
     pool = draw(st.lists(pairs, min_size=1, max_size=12))
     added = st.sampled_from([True, True, False])
     return [(draw(added), *pair) for pair in draw(st.lists(st.sampled_from(pool), max_size=2 * len(pool)))]

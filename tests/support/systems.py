@@ -126,7 +126,7 @@ def _workloads(kind: pa.DataType, values: st.SearchStrategy[Any], names: tuple[s
 
 
 def _text_workloads() -> Workloads:
-    """Texts in some columns, beside whole numbers in one, `x`."""
+    """Texts in some columns, and whole numbers in one, `x`."""
     # Of few characters, so that parts recur; as long as can be compared, of 1 to 4 bytes a character, and empty
     text = (
         st.text("ab", max_size=7) | st.text("aé", max_size=3) | st.sampled_from(["", "abababa", "日本", "😀a", "b😀"])

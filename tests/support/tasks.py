@@ -72,7 +72,7 @@ def _arrow_schema(schema: t.StructType) -> pa.Schema:
 
 
 class Column(NamedTuple):
-    """A column of what is selected: of a partition, and of its number; or, to be exploded, lists of its rows."""
+    """A selected column: of a partition, and of its number; or, to be exploded, lists of its rows."""
 
     name: str
     of: Callable[[pa.Table, int], pa.Array]
@@ -358,7 +358,7 @@ class Session:
         self.stages += [(self.conf.get("spark.job.description"), tasks)] if tasks else []
 
     def batches(self, part: pa.Table) -> Iterator[pa.RecordBatch]:
-        """A partition cut anywhere; each batch comes in a message of its own, as to a worker."""
+        """A partition cut anywhere; each batch comes in its own message, as to a worker."""
         part, first = part.combine_chunks(), 0
         while first < len(part):
             count = self.rng.choice([1, 100, 10_000])
@@ -371,7 +371,7 @@ class Session:
     def shuffled(
         self, parts: list[pa.Table], places: Any, count: int | None = None, together: int = 1
     ) -> list[pa.Table]:
-        """Rows where they belong, in blocks of one task for each partition; so many neighbours may be put together."""
+        """Rows in their partitions, in blocks of one task for each; some neighbours may be put together."""
         groups = int(count or self.conf.get("spark.sql.shuffle.partitions"))
         found = [(part, np.array(places(part, groups), np.int64)) for part in parts]
         if count or self.conf.get("spark.sql.adaptive.coalescePartitions.enabled") == "false":

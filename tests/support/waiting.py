@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait until something holds, but not for longer than so many seconds."""
+    """Wait until something holds, but not for longer than `seconds`."""
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "in vain"

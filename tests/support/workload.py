@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from tagmatch.workloads.commands import main
 
-#: The same in a process of its own
+#: The same in a separate process
 COMMAND = [sys.executable, "-c", "from tagmatch.workloads.commands import main; main()"]
 
 

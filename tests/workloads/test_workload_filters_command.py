@@ -77,7 +77,7 @@ def test_location(tmp_path: Path, kind: Any) -> None:
 
 
 def test_location_as_json_lines(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    """Moves are not written where they are not asked for."""
+    """Moves are not written unless they are asked for."""
     run("location", tmp_path / "s.jsonl", "-", *FEW, "--messages", 5, "--degrees", 0.5)
     made = of_location(degrees=0.5)
     lines = list(map(json.loads, (tmp_path / "s.jsonl").read_text().splitlines()))

@@ -113,7 +113,7 @@ def test_rows_depend_on_the_seed_and_their_number_alone(chosen: ContentOptions, 
 
 
 def test_threads_do_not_change_rows() -> None:
-    """Of so many rows that they are made in several blocks."""
+    """Of enough rows for several blocks."""
     assert PCM.subscriptions(0, 200_000, threads=3).equals(PCM.subscriptions(0, 200_000))
     assert PCM.messages(5, 20_000, threads=3).equals(PCM.messages(0, 20_000).slice(5))
     other = Content(replace(SCENARIOS["pcm"], seed=2))
@@ -161,7 +161,7 @@ def test_default_scenarios(scenario: str) -> None:
 
 
 def test_zipf() -> None:
-    """Of one name a row, as a row has none twice; and where it may, half have the most frequent one, as CCM says."""
+    """Of one name a row, as a row has none twice; and if it may, half have the most frequent one, as CCM says."""
     content = Content(
         replace(SCENARIOS["pcm"], zipf=0.5, min_constraints=1, max_constraints=1, min_attributes=1, max_attributes=1)
     )

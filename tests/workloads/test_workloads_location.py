@@ -102,7 +102,7 @@ def test_rows_depend_on_the_seed_and_their_number_alone(chosen: LocationOptions,
 
 
 def test_threads_do_not_change_rows() -> None:
-    """Of so many rows that they are made in several blocks."""
+    """Of enough rows for several blocks."""
     other = LocationWorkload(replace(SCENARIOS["clcb"], seed=2))
     for content in ("constraints", "tags"):
         whole = CLCB.subscriptions(0, 90_000, content=content)

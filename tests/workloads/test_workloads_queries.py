@@ -51,7 +51,7 @@ def test_all_sets_are_learned(batches: list[list[list[str]]]) -> None:
 
 
 def test_sample() -> None:
-    """Of many sets so many are kept, each as likely, however they come; frequencies are those of all."""
+    """Of many sets some are kept, each as likely, however they come; frequencies are those of all."""
     sets = [[f"t{i}", "x"] for i in range(5000)]
     stored = StoredSets.learn([pa.array(sets[i : i + 37], STRINGS) for i in range(0, 5000, 37)], sample=400, seed=3)
     kept = [int(tags[0][1:]) for tags in kept_sets(stored)]
@@ -121,7 +121,7 @@ def test_whole_vocabulary() -> None:
     assert all(sorted(tags) == ["a", "b", "c"] for tags in queries_of(sets, 200, 1, 2, 2))
     with pytest.raises(TagMatchError, match="only 3 different tags together; lower max_extra"):
         queries_of(sets, 1, 1, 3, 3)
-    with pytest.raises(ValueError, match="only 2 different tags"):  # and memory has no room for so many
+    with pytest.raises(ValueError, match="only 2 different tags"):  # and memory has no room for more
         queries_of([["a", "b"]], 1, min_extra=2_000_000, max_extra=2_000_000_000)
     with pytest.raises(TagMatchError, match="no stored sets"):
         queries_of([], 1)
@@ -138,7 +138,7 @@ def test_wrong_options(wrong: dict[str, object]) -> None:
 
 
 class Clock:
-    """Goes on when somebody sleeps only."""
+    """Goes on only when a thread sleeps."""
 
     def __init__(self) -> None:
         self.time, self.sleeps = 100.0, 0

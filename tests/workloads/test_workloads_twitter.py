@@ -72,7 +72,7 @@ def test_sets(stored: pa.Table) -> None:
 
 
 def test_languages() -> None:
-    """Each user's, of whom all follow so many that both are seen; the first cannot be told from the second."""
+    """Each user's; all follow enough that both are seen, and the first cannot be told from the second."""
     many = Followed(np.array([40]), np.array([1.0]))
     table = Twitter(OPTIONS, followed=many).sets(0, 20_000, threads=2)
     codes = pc.replace_substring_regex(pc.list_element(table["tags"], 0), "_.*", "").to_numpy()
@@ -156,7 +156,7 @@ def test_plain_tweets() -> None:
     def without_language(tags: list[str]) -> tuple[tuple[str, ...], str]:
         return tuple(tag.partition("_")[2] for tag in tags[:-1]), tags[-1]
 
-    # What is written is what is followed: all interests of frequent writers occur but for the language
+    # Writers write of what they follow: all interests of frequent writers occur except for the language
     written = set(map(without_language, tweets.to_pylist()))
     followed = [tags for tags in Twitter(options).sets(0, 200)["tags"].to_pylist() if tags[-1][0] == "@"]
     assert np.mean([without_language(tags) in written for tags in followed]) > 0.95

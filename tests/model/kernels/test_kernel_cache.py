@@ -223,7 +223,7 @@ def total(pair):
 def other(): return 5
 """,
 }
-# What is written in place of what, in which module, and then the result, and what is compiled
+# New text, old text, module, and then the result, and the compiled kernels
 EDITS = [
     ("parts", "", "", 210 + 1, ["one", "other", "total"]),
     ("parts", "LIMIT = 100", "LIMIT = 200", 410 + 1, ["one", "total"]),
@@ -303,7 +303,7 @@ def test_other_users_have_what_root_has_compiled(tmp_path):
     kept = times_in(folder)
     for path in (folder, *kept):
         assert path.stat().st_mode & 0o044 == 0o044, f"other users cannot read {path}"
-    # Only the real user is another: root's rights stay, as the interpreter may lie where nobody else can read it
+    # Only the real user is another: root's rights stay, as other users may not be able to read the interpreter
     assert run(f"{SHOWN}import os; os.setresuid(12345, 0, 0)\n{ONE}", tmp_path / "cache") == f"{folder}\n"
     assert times_in(folder) == kept
 

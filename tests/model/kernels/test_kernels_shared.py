@@ -181,7 +181,7 @@ def test_joined_lists_are_those_of_the_parts_which_are_let_go_of(parts, threads)
 
 @given(st.integers(0, 4).flatmap(lambda rows: st.lists(columns(rows), min_size=1, max_size=3)))
 def test_lists_side_by_side_have_what_the_parts_have(parts):
-    """Also where some parts have numbers of 32 bits and others of 64."""
+    """Also if some parts have numbers of 32 bits and others of 64."""
     found = rows_of(side_by_side([lists_of(*part) for part in parts]))
     assert found == [list(chain.from_iterable(rows)) for rows in zip(*(rows for rows, _ in parts), strict=True)]
 

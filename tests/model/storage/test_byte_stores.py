@@ -1,4 +1,4 @@
-"""A place for indexes that does what is abstract in `ByteStore`, and no more: a repository needs nothing else."""
+"""A place for indexes with the abstract methods of `ByteStore`, and no more: a repository needs nothing else."""
 
 import io
 import os

@@ -165,8 +165,8 @@ def test_home_and_folders_that_come_with_names_of_users(tmp_path: Path, monkeypa
         assert tm.stats()["path"] == str(tmp_path / "home" / "index")
         tm.save(Path("~") / "copy")
     assert sorted(os.listdir(tmp_path / "home")) == ["copy", "index"]
-    with pytest.raises(InvalidValueError, match="no home folder for ~nobody-of-that-name; give the whole"):
-        TagMatch.open("~nobody-of-that-name/index")
+    with pytest.raises(InvalidValueError, match="no home folder for ~no-one-of-that-name; give the whole"):
+        TagMatch.open("~no-one-of-that-name/index")
 
 
 WRONG: list[tuple[Any, str]] = [
@@ -212,7 +212,7 @@ def test_kernels_are_not_kept(recwarn: pytest.WarningsRecorder) -> None:
 
 
 @pytest.mark.usefixtures("no_home")
-@pytest.mark.parametrize("path", ["~/x.index", "~", "~nobody-has-this-name/x.index"])
+@pytest.mark.parametrize("path", ["~/x.index", "~", "~no-one-has-this-name/x.index"])
 def test_paths_in_it(path: str) -> None:
     with pytest.raises(InvalidValueError, match="no home folder for ~"):
         TagMatch(path)

@@ -30,7 +30,7 @@ def records_in(folder: Path, made: list) -> list[bytes]:
 
 
 def outcome(folder: Path) -> tuple[list, bool] | None:
-    """What an index opens with, and whether it warns of what is lost; None if it is damaged."""
+    """The contents that an index opens with, and whether it warns of losses; None if it is damaged."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -93,7 +93,7 @@ def told(code: int) -> Iterator[list[str]]:
 @pytest.mark.parametrize("on", [False, True], ids=["once", "from then on"])
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_whatever_fails_a_call_changes_all_or_nothing(tmp_path, disk, durability, code, on):
-    """What is replayed is what was written, whether it could then be synced or not; a log is begun, or it is not."""
+    """All written changes are replayed, synced or not; a log is begun, or it is not."""
     for at, short in itertools.product(range(1, 40), (0, 1, 50, 64, 100)):
         folder = tmp_path / f"{at} {short}"
         journal = journal_in(folder)
@@ -316,7 +316,7 @@ def test_threads_share_syncs_and_none_returns_before_the_one_that_covers_it(tmp_
 
 
 def test_one_thread_syncs_each_record_once(tmp_path, monkeypatch):
-    """What is written in place of what was taken back is not on disk before it is synced."""
+    """A change that replaces one taken back is not on disk before it is synced."""
     journal = journal_in(tmp_path)
     append(journal, CALLS[0].record, "fsync")
     begin = logs(tmp_path)[0].stat().st_size

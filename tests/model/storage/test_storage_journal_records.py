@@ -96,7 +96,7 @@ def test_what_is_replayed_is_what_was_logged_and_only_logs_with_times_have_a_for
 
 
 def test_a_time_is_not_logged_where_no_log_for_it_can_be_begun(tmp_path, monkeypatch):
-    """Nor later, though the log that there is takes changes without times."""
+    """Nor later, though the present log takes changes without times."""
     journal = journal_in(tmp_path)
     append(journal, single_record(["a"], 1, removed=False), "os")
 

@@ -127,7 +127,7 @@ def test_another_layout_can_be_asked_for_at_opening(index, monkeypatch):
 
 
 def test_to_save_over_a_damaged_index_mends_it(index):
-    """What is there by name may be damaged; who has it open mapped it before."""
+    """The named files may be damaged; programs that have them open mapped them before."""
     with TagMatch.open(index) as tm:
         (keys,) = index.glob("segment-*/keys.arrow")
         data = keys.read_bytes()

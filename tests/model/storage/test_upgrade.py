@@ -149,5 +149,5 @@ def test_messages_get_the_same_keys_and_changes_find_what_was_stored(
             tm.remove_set(["t"], key, where=where)
             assert tm.consolidate()[3] == 0
             record = tm.get(key)
-            # What is left says the same as others do, by tags of their own
+            # The rest says the same as others do, with their own tags
             assert record is None or all(each.tags > {"t"} for each in record.alternatives)

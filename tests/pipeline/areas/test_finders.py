@@ -1,4 +1,4 @@
-"""Areas that stay where they are, and clients that move, one thread at a time, against brute force."""
+"""Areas that stay, and clients that move, one thread at a time, against brute force."""
 
 import math
 import random
@@ -106,7 +106,7 @@ def test_cells_of_chunks_without_a_point_of_the_sphere_are_empty(rng: random.Ran
     assert side > 3
     assert np.count_nonzero(has_none) > side
     assert (grids.cells[first : first + side**3][has_none] == EMPTY).all()
-    # Also in cells of which the sphere has a corner: cells of small circles know the answers
+    # Also in cells at a corner of the sphere: cells of small circles know the answers
     count = 30_000
     lat = np.degrees(np.arcsin(np.random.default_rng(rng.randrange(1000)).uniform(-1, 1, count)))
     asked = places_of(list(zip(np.linspace(-180, 180, count), lat, strict=True))), lists_of([[0]] * count)

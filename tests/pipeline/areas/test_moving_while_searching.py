@@ -21,9 +21,9 @@ EVERYWHERE = 3 * FAR
 
 
 class Jumping:
-    """Clients jump between two far places and others around these, in several threads; others search meanwhile.
+    """Clients jump between two far places and others around these, in several threads; others search at the same time.
 
-    Each moving thread has clients of its own. All searches cover both places.
+    Each moving thread has its own clients. All searches cover both places.
     """
 
     def __init__(self, groups: list[int], metres: float, client_count: int, seed: int) -> None:
@@ -103,7 +103,7 @@ sizes = pytest.mark.parametrize(
 @sizes
 @pytest.mark.parametrize("way", [near, within])
 def test_each_client_is_seen_once(seed: int, client_count: int, moves: int, way: Any) -> None:
-    """Clients in one group, of which a search sees every one, wherever it jumps meanwhile."""
+    """Clients in one group; a search sees every one, wherever it jumps."""
     jumping = Jumping([0], EVERYWHERE, client_count, seed)
     jumping.run(lambda: assert_each_once(jumping, way), moves)
     assert_each_once(jumping, near)
@@ -128,7 +128,7 @@ def test_both_entries_of_a_client_are_seen_alike(seed: int, client_count: int, m
 
 
 def test_each_client_is_seen_once_while_cells_are_made_anew(seed: int) -> None:
-    """All begin at one place, in one cell, which tells nothing of where they will be."""
+    """All begin at one place, in one cell, which tells nothing of their later places."""
     count = 3000
     jumping = Jumping([0], EVERYWHERE, count, seed)
     for _ in range(3):

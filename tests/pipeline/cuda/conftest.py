@@ -31,12 +31,12 @@ if SIMULATED:
 #: Tests of so much that the simulator would take hours
 _LARGE = ("large_workload", "exact_ones", "thousands_of_tags", "300_tags", "one_tag_in_all", "many_keys", "all_subsets")
 _LARGE += ("chain_of_sets", "options_change", "layouts_agree", "order_of_the_queries", "a_million_sets")
-#: Those that it runs only where there is time, as it takes long
+#: Those that it runs only if there is time, as it takes long
 _LONG = ("any_changes_any_queries", "thousands_of_areas[3", "cells_that_are_made_anew", "generated_areas[every")
 
 
 def _has_turn(item: Any) -> bool:
-    """Whether the simulator runs a test also where there is little time: of those that differ only in layout, one."""
+    """Whether the simulator runs a test also if there is little time: of those that differ only in layout, one."""
     if any(name in item.name for name in _LONG):
         return False
     options = item.callspec.params if hasattr(item, "callspec") else {}

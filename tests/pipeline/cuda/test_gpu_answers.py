@@ -31,7 +31,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_answers_that_are_kept_stay_as_they_are(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any]) -> None:
-    """Also those for which there is no pinned memory left; what is let go of is used again."""
+    """Also those without pinned memory; released memory is used again."""
     monkeypatch.setattr(cuda_matcher, "_PACKET_SIZE", PacketSize(queries=3, tags=50, fewest=1, at_once=2))
     lent = []
     lend = PinnedPool.lend
@@ -85,7 +85,7 @@ def test_unique_keys_are_merged_on_the_device(
 
 @pytest.mark.parametrize("left", [1 << 30, 1 << 60], ids=["keys there", "keys on the CPU"])
 def test_pairs_of_the_device_are_counted(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any], left: int) -> None:
-    """In several packets and segments, one of which has rows that are deleted."""
+    """In several packets and segments, one with deleted rows."""
     monkeypatch.setattr(cuda_matcher, "_PACKET_SIZE", PacketSize(queries=3, tags=50, fewest=1, at_once=2))
     monkeypatch.setattr(cuda_matcher, "_LEFT_FOR_PACKETS", left)
     sets = [([TAGS[key % 4]], key // 3) for key in range(12)]
@@ -127,11 +127,11 @@ def test_memory_is_lent_once_at_a_time() -> None:
     assert len(set(places)) == 3
     assert list(map(len, lent)) == [100, 100, 100]
     part = lent.pop(1)[5:]
-    assert pool.lend(1) is None  # somebody has some of it yet
+    assert pool.lend(1) is None  # another packet still has some of it
     del part
     again = pool.lend(7)
     assert again.__array_interface__["data"][0] == places[1]
-    # Free blocks that are too small, or far too large, are given back where there is no other room
+    # Free blocks that are too small, or far too large, are given back if there is no other room
     del again, lent
     for count in (128, 384, 128):
         memory = pool.lend(count)

@@ -1,4 +1,4 @@
-"""Areas and clients that a device finds, against brute force, and beside all else that a device does."""
+"""Areas and clients that a device finds, against brute force, and with all other work of a device."""
 
 import gc
 import random
@@ -142,7 +142,7 @@ def test_moves_that_failed_on_the_device(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def index(layout: Any = "rarest", **cuda: Any) -> TagMatch:
-    """Sets 0 to 2 are anywhere here, 3 and 4 near clients, of which 3 is here; 5 is without an area."""
+    """Sets 0 to 2 are anywhere here, 3 and 4 near clients, but only 3 is here; 5 is without an area."""
     sets, area = [*[()] * 3, *[["a"]] * 2, ["a", "b"]], [*[CircleArea(*HERE, 10)] * 3, *[Near(10)] * 2, None]
     tm = index_of(sets, range(6), area=area, device="cuda", layout=layout, cuda=CudaOptions(**cuda), threads=1)
     tm.move([3, 5], *HERE)

@@ -38,12 +38,12 @@ cuda: Any = numba.cuda
 TAGS = [f"t{i}" for i in range(60)]
 
 some_tags = st.lists(st.sampled_from(TAGS[:6]), max_size=4)
-# All tags together set so many bits that sets of other tags seem to be contained
+# All tags together set enough bits that sets of other tags seem to be contained
 query_tags = st.lists(st.sampled_from(TAGS[:8]), max_size=8) | st.sampled_from([TAGS, TAGS[:4] + TAGS[8:]])
 
 
 def stored(sets: Sequence[Sequence[str]], **options: Any) -> Segment:
-    """A snapshot of these sets and one of all tags, so that there is none that the vocabulary lacks."""
+    """A snapshot of these sets and one of all tags, so that the vocabulary lacks none."""
     with index_of([*sets, TAGS], [1] * (len(sets) + 1), layout="balanced", device="cpu", **options) as tm:
         return tm.snapshot.only
 
@@ -183,7 +183,7 @@ def test_queries_pass_the_prefilter_by_the_bits_that_a_block_shares(
         def __getitem__(self, configuration: Any) -> Any:
             def launch(*arguments: Any) -> None:
                 counters, stream = arguments[-1].counters, configuration[-1]
-                stream.synchronize()  # what was asked of it before
+                stream.synchronize()  # for its earlier work
                 before = counters.copy_to_host()
                 kernel[configuration](*arguments)
                 stream.synchronize()

@@ -1,4 +1,4 @@
-"""Tags in dictionaries are looked up once on a device, and packets of many threads share what was found."""
+"""Tags in dictionaries are looked up once on a device, and packets of many threads share the result."""
 
 import random
 from typing import Any

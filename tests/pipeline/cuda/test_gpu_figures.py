@@ -33,7 +33,7 @@ def bench(**options: Any) -> Bench:
 
 
 def shown(result: Result, *missing: str) -> dict[str, set[str]]:
-    """What each panel has rows of, where all answers are right."""
+    """The rows of each panel, if all answers are right."""
     assert not result.faults()
     assert result.unavailable.keys() <= set(missing)
     assert all(row.value > 0 for panel in result.panels for row in panel.rows)
@@ -47,7 +47,7 @@ def test_command(tmp_path: Path) -> None:
     assert done.exit_code == 0
     found = json.loads((tmp_path / "gpu.json").read_text())
     systems = {panel["title"]: [value["system"] for value in panel["values"]] for panel in found["panels"]}
-    several = [name for name in systems["end to end"] if name.endswith(" devices")]  # where there are more than one
+    several = [name for name in systems["end to end"] if name.endswith(" devices")]  # with more than one
     compared = [*OURS, *several, "GPU scan, batched", *(f"{name}, dictionary-encoded" for name in OURS)]
     assert systems == {
         "end to end": compared,

@@ -1,4 +1,4 @@
-"""Sets with constraints on the device, beside others: by itself and by the CPU, with the oracle of all constraints."""
+"""Sets with constraints on the device, with others: by itself and by the CPU, with the oracle of all constraints."""
 
 import random
 from typing import Any, get_args
@@ -80,7 +80,7 @@ every = pytest.mark.parametrize("path", [None, *get_args(Path)])
 
 
 def ladder(count: int, path: Path | None) -> list[tuple[list[str], str | None]]:
-    """Sets of which `up_to` finds the first; of those with constraints some have none."""
+    """Sets whose first `up_to` finds; of those with constraints some have none."""
     return [([f"t{key}"], None) if path is None or key % 3 == 0 else ([], f"p > {key}") for key in range(count)]
 
 

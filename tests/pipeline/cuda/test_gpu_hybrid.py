@@ -1,4 +1,4 @@
-"""A device and the CPU beside it: which of them answers, and that both answer alike."""
+"""A device and the CPU: which of them answers, and that both answer alike."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_two_devices(engine: dict[str, Any], placement: Any) -> None:
 
 
 def test_process_that_used_two_devices_ends_well() -> None:
-    """Numba unloads the kernels of all devices at the end, of which each is loaded once for all."""
+    """Numba unloads the kernels of all devices at the end; each is loaded once for all."""
     used = """
 from tagmatch import CudaOptions, TagMatch
 for each in ("rarest", "balanced"):
@@ -185,7 +185,7 @@ def test_every_allocation_may_fail(monkeypatch: pytest.MonkeyPatch, layout: str)
                 except MemoryError as error:
                     kept.append(error)
             if next(calls) <= number:
-                break  # it did without so many
+                break  # it did without them
             assert len(kept) > 0
             assert_keys(tm.match_many(queries), [oracle.match(query) for query in queries])
     assert tm.stats()["device"] == "cuda"
@@ -204,7 +204,7 @@ def test_tags_with_one_hash(engine: dict[str, Any]) -> None:
     [(memory.Workspace, "upload"), (memory.Workspace, "download"), (cuda_matcher.CudaFilters, "launch")],
 )
 def test_a_device_that_fails(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any], owner: type, where: str) -> None:
-    """What is on it fails, whoever asks; what comes later is answered by the CPU."""
+    """Queries on it fail, for any caller; later ones are answered by the CPU."""
     sets = [[], *([f"t{i}"] for i in range(10))]
     tm = numbered(sets, "p < 5", **engine | {"max_partition_size": 20})
     assert tm.stats()["device"] == "cuda"

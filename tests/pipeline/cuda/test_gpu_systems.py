@@ -40,7 +40,7 @@ Tables = tuple[pa.Table, pa.Table]
 
 
 def here(stored: pa.Table, sent: pa.Table) -> Tables:
-    """The same with areas, all of which have the place of all messages."""
+    """The same with areas that all have the place of all messages."""
     areas, places = [{"x": 0.5, "y": 0.5, "radius": 0.5}] * len(stored), [{"x": 0.5, "y": 0.5}] * len(sent)
     return stored.append_column("area", pa.array(areas, AREA)), sent.append_column("location", pa.array(places, POINT))
 
@@ -97,7 +97,7 @@ def test_generated(system: System) -> None:
 
 
 def of_size(size: int) -> list[shared.Row]:
-    """So many constraints, of which 6 satisfies all but one, and 7 all."""
+    """Constraints; 6 satisfies all but one, and 7 all."""
     return [{"attr": "x", "op": ">", "value": 6 if i == 0 else i % 6, "upper": None} for i in range(size)]
 
 
