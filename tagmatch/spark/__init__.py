@@ -9,6 +9,7 @@ from __future__ import annotations
 from tagmatch.model.errors import SparkUnavailableError
 
 try:
+    from tagmatch.spark.columns import errors_of_workers
     from tagmatch.spark.functions import match_udf, register
     from tagmatch.spark.join import partition, subset_join
     from tagmatch.spark.session import spark_session
@@ -17,4 +18,12 @@ except ModuleNotFoundError as error:
         raise
     raise SparkUnavailableError(f"{error}; pip install 'tagmatch[spark]'") from None
 
-__all__ = ["SparkUnavailableError", "match_udf", "partition", "register", "spark_session", "subset_join"]
+__all__ = [
+    "SparkUnavailableError",
+    "errors_of_workers",
+    "match_udf",
+    "partition",
+    "register",
+    "spark_session",
+    "subset_join",
+]

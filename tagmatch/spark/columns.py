@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from itertools import pairwise
@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_type
 from pyspark.sql.types import (
@@ -19,6 +20,7 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DecimalType,
+    IntegralType,
     LongType,
     ShortType,
     StringType,
@@ -42,6 +44,9 @@ from tagmatch.records import schema_of_data
 
 Output = Literal["rows", "lists", "counts", "exists"]
 
+#: Which queries have rows, as SQL's joins say
+How = Literal["inner", "left", "semi", "anti"]
+
 #: Name of the column that each output adds
 _NAMES: dict[Output, str] = {"rows": "key", "lists": "keys", "counts": "count", "exists": "exists"}
 
@@ -63,6 +68,11 @@ class Answers:
     limit: int | None = None  # With one of the next two
     order_by: str | None = None
     score: str | None = None
+    how: How = "inner"
+    on: tuple[
+        StructField, ...
+    ] = ()  # Columns of data, as Spark has them, that have to be equal to those of the queries
+    skip_invalid: bool = False
     key_type: KeyType = "integer"
     fields: tuple[StructField, ...] = ()  # The columns that are added
 
@@ -70,10 +80,10 @@ class Answers:
     def of(cls, index: Repository, manifest: Manifest, **given: Any) -> Self:
         """What is wanted of an index that has this manifest; errors are those of arguments."""
         check_one_of("output", given["output"], get_args(Output))
-        columns = given.pop("columns")
+        columns, on = given.pop("columns"), tuple(given.pop("on", ()))
         if isinstance(columns, str):
             raise InvalidTypeError(f"columns must be names of columns of data, such as [{columns!r}], not a str")
-        asked = cls(columns=tuple(columns or ()), key_type=key_type_of(manifest), **given)
+        asked = cls(columns=tuple(columns or ()), key_type=key_type_of(manifest), **given)._of_join()
         best = asked.order_by is not None or asked.score is not None
         if best != (asked.limit is not None):
             raise InvalidValueError("the best keys are asked for by limit, with one of order_by and score")
@@ -82,20 +92,45 @@ class Answers:
             raise InvalidValueError(f"columns go with all keys of a query, not with {what}; leave one out")
         if best and asked.output in ("counts", "exists"):
             raise InvalidValueError(f"limit goes with keys, not with output {asked.output!r}; leave one out")
+        if on and best:
+            raise InvalidValueError("limit does not go with on; leave one out, or say by only which keys are wanted")
         schema: Schema = {}
-        if asked.needs_data:
+        if asked.needs_data or on:
             schema = schema_of_data(index.open_unverified(manifest["snapshot"]))
         if asked.only is not None:
             DataTest(asked.only, schema)
         if best:
             limit_of(asked.limit)
             check_best(schema, asked.order_by, asked.score)
-        return replace(asked, fields=asked._fields(some_columns(asked.columns, schema)))
+        equal = tuple(StructField(name, _type_of_data(kind)) for name, kind in some_columns(on, schema).items())
+        return replace(asked, on=equal, fields=asked._fields(some_columns(asked.columns, schema)))
+
+    def _of_join(self) -> Self:
+        """The same, of which a join of this kind needs no more; errors are those of `how`."""
+        check_one_of("how", self.how, get_args(How))
+        if self.how == "inner":
+            return self
+        if self.output != "rows":
+            raise InvalidValueError(
+                f"output {self.output!r} has a row for each query, so how must be 'inner', not {self.how!r}"
+            )
+        if self.how == "left":
+            return self
+        if self.columns or self.limit is not None or self.order_by is not None or self.score is not None:
+            raise InvalidValueError(f"how={self.how!r} gives columns of the queries alone; leave columns and limit out")
+        return replace(self, output="exists", unique=False)
+
+    @property
+    def of_query(self) -> DataType:
+        """The type of all that answers a query."""
+        if self.output != "rows":
+            return self.fields[0].dataType
+        return ArrayType(StructType([*self.fields]) if self.columns else self.fields[0].dataType, containsNull=False)
 
     @property
     def needs_data(self) -> bool:
         """Whether the data of keys has a part in the answers."""
-        return bool(self.columns) or self.only is not None or self.limit is not None
+        return bool(self.columns or self.on) or self.only is not None or self.limit is not None
 
     @property
     def is_number(self) -> bool:
@@ -128,13 +163,15 @@ class Answers:
 
     def check_names(self, names: list[str]) -> None:
         """See that no column of the queries is called as one that is added."""
-        added = [each.name.lower() for each in self.fields]
+        added = [] if self.how in ("semi", "anti") else [each.name.lower() for each in self.fields]
         clashing = next((name for name in names if name.lower() in added), None)
         if clashing is not None:
             raise InvalidValueError(f"queries has a column {clashing!r} already, which the join is to add; rename it")
 
-    def ask(self, index: TagMatch[Any], messages: pa.RecordBatch) -> pa.Array:
+    def ask(self, index: TagMatch[Any], messages: pa.RecordBatch, on: Sequence[pa.Array] = ()) -> pa.Array:
         """Those to some messages: lists of keys, or of structs with columns of data, or numbers."""
+        if self.on:
+            return self._ask_on(index, messages, on)
         if self.output == "counts":
             return index.match_counts(messages, unique=self.unique, only=self.only)
         if self.output == "exists":
@@ -144,17 +181,35 @@ class Answers:
             return index.match_best(messages, only=self.only, **best)  # type: ignore[arg-type]
         return index.match_many(messages, unique=self.unique, only=self.only, columns=self.columns or None)
 
+    def _ask_on(self, index: TagMatch[Any], messages: pa.RecordBatch, on: Sequence[pa.Array]) -> pa.Array:
+        """The same of keys whose data is equal to these columns; a null is equal to nothing."""
+        names = dict.fromkeys([*(each.name for each in self.on), *self.columns])
+        found = index.match_many(messages, unique=self.unique, only=self.only, columns=list(names))
+        of_query, keys = pc.list_parent_indices(found), found.flatten()
+        for own, wanted in zip(self.on, on, strict=True):
+            value = as_spark(keys.field(own.name), own.dataType)
+            if value.type != wanted.type:  # integers of any width
+                value, wanted = (each.cast(pa.decimal128(20, 0)) for each in (value, wanted))
+            equal = pc.fill_null(pc.equal(value, wanted.take(of_query)), fill_value=False)
+            of_query, keys = of_query.filter(equal), keys.filter(equal)
+        counts = np.bincount(of_query.to_numpy(), minlength=len(messages))
+        if self.is_number:
+            return pa.array(counts if self.output == "counts" else counts > 0)
+        kept = ["key", *self.columns]
+        values = (
+            pa.StructArray.from_arrays([keys.field(name) for name in kept], kept) if self.columns else keys.field(0)
+        )
+        return pa.ListArray.from_arrays(np.append(0, np.cumsum(counts)).astype(np.int32), values)
+
     def beside(self, queries: pa.RecordBatch, found: pa.Array) -> Iterator[pa.RecordBatch]:
         """The queries and their answers, in batches of bounded size."""
         if self.output == "rows":
-            of_key = found.values
-            added = of_key.flatten() if pa.types.is_struct(of_key.type) else [of_key]
-            values = [as_spark(each, own.dataType) for each, own in zip(added, self.fields, strict=True)]
-            yield from _key_by_key(queries, found.offsets.to_numpy(), self._schema(queries), values)
+            keys = as_spark(found.values, self.fields[0].dataType)
+            yield from _key_by_key(queries, found.offsets.to_numpy(), self._schema(queries), keys)
             return
         (own,) = self.fields
         answers = as_spark(found, own.dataType)
-        for some in _few_keys(found) if self.output == "lists" else [slice(0, len(queries))]:
+        for some in few_keys(found):
             yield pa.RecordBatch.from_arrays([*queries[some].columns, answers[some]], schema=self._schema(queries))
 
     def _schema(self, queries: pa.RecordBatch) -> pa.Schema:
@@ -198,19 +253,20 @@ def signed(keys: pa.Array) -> pa.Array:
 
 
 def _key_by_key(
-    queries: pa.RecordBatch, offsets: IntArray, schema: pa.Schema, values: list[pa.Array]
+    queries: pa.RecordBatch, offsets: IntArray, schema: pa.Schema, keys: pa.Array
 ) -> Iterator[pa.RecordBatch]:
     rows = np.repeat(np.arange(len(queries)), np.diff(offsets))
     # Few enough for Arrow's 32-bit offsets even if all of them repeat one query that has all the bytes
     step = max(1, min(_BATCH_KEYS, _BATCH_BYTES // max(1, queries.nbytes)))
     for first in range(0, len(rows), step):
         repeated = queries.take(pa.array(rows[first : first + step]))
-        own = (each.slice(first, step) for each in values)
-        yield pa.RecordBatch.from_arrays([*repeated.columns, *own], schema=schema)
+        yield pa.RecordBatch.from_arrays([*repeated.columns, keys.slice(first, step)], schema=schema)
 
 
-def _few_keys(found: pa.ListArray) -> Iterator[slice]:
-    """Some of the queries after the other, with about as many keys."""
+def few_keys(found: pa.Array) -> Iterator[slice]:
+    """Some of the queries after the other, with about as many keys; numbers are few."""
+    if not pa.types.is_list(found.type):
+        return iter([slice(0, len(found))])
     offsets = found.offsets.to_numpy()
     marks = np.arange(0, int(offsets[-1]), _BATCH_KEYS)
     edges = np.unique(np.concatenate([[0], np.searchsorted(offsets, marks, side="right") - 1, [len(found)]]))
@@ -225,6 +281,8 @@ class AskedColumns:
     attributes: tuple[int, ...] = ()  # Numbers of those that are attributes, or structs of them
     # Numbers of those that say where messages are, and for which clients: of `location` and `within`
     places: Mapping[str, int] = field(default_factory=dict)
+    on: tuple[int, ...] = ()  # Numbers of those that data of keys has to be equal to
+    name_of_tags: str = TAGS  # In messages of errors
 
     def messages(self, queries: pa.RecordBatch) -> pa.RecordBatch:
         """What is asked, as `TagMatch.match_many` takes it."""
@@ -264,6 +322,15 @@ def reject_nulls(tags: pa.Array, name: str) -> None:
         )
 
 
+def without_invalid(tags: pa.Array) -> pa.Array:
+    """The tags of queries, null where one of them is null."""
+    tag = tags.flatten()
+    if not tag.null_count:
+        return tags
+    rows = pc.list_parent_indices(tags).filter(tag.is_null()).unique()
+    return pc.if_else(pc.is_in(pa.array(np.arange(len(tags))), rows), None, tags)
+
+
 def check_types(asked: AskedColumns, schema: pa.Schema, called: Mapping[str, str]) -> None:
     """See that columns have types with which they can be asked, and attributes have names of their own."""
     messages = asked.messages(pa.RecordBatch.from_pylist([], schema=schema))
@@ -281,6 +348,16 @@ def check_types(asked: AskedColumns, schema: pa.Schema, called: Mapping[str, str
     if WITHIN in places:
         shapes_in(messages.column(WITHIN), called[WITHIN], plane=False)
     messages_in([with_own_columns(messages.drop_columns(list(places)))])
+
+
+def check_equal(data: StructField, own: DataType) -> None:
+    """See that a column of data and one of the queries can be equal."""
+    integers = (IntegralType, DecimalType)
+    if own != data.dataType and not (isinstance(own, IntegralType) and isinstance(data.dataType, integers)):
+        raise InvalidTypeError(
+            f"on: column {data.name!r} of the queries is {own.simpleString()}, and the index has "
+            f"{data.dataType.simpleString()}; cast one"
+        )
 
 
 def quoted(column: str) -> str:
@@ -316,7 +393,20 @@ _RAISED = re.compile(r"^(?:.*\s)?tagmatch\.(\w+): (.+)$", re.MULTILINE)
 
 @contextlib.contextmanager
 def errors_of_workers() -> Iterator[None]:
-    """Raise an error of tagmatch, which Spark has made part of the message of its own, instead of Spark's."""
+    """Raise an error of tagmatch, which Spark has made part of the message of its own, instead of Spark's.
+
+    Spark's error, with the traces of its tasks, is the cause of it. Other errors stay as they are.
+
+    Raises
+    ------
+    TagMatchError
+        The one that a task has raised.
+
+    Examples
+    --------
+    >>> with errors_of_workers():
+    ...     found = subset_join(queries, "interests.index").collect()  # doctest: +SKIP
+    """
     try:
         yield
     except PySparkException as error:

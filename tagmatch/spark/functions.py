@@ -32,9 +32,11 @@ from tagmatch.spark.columns import (
     reject_nulls,
     signed,
     spark_name,
+    without_invalid,
 )
-from tagmatch.spark.join import QUERIES, Shipped, check_strings
+from tagmatch.spark.join import check_strings
 from tagmatch.spark.session import NEWEST, SnapshotChoice, StoreSettings, located, location_in
+from tagmatch.spark.ship import QUERIES, Shipped
 from tagmatch.spark.source import TagMatchSource
 
 #: What the table function is called in SQL
@@ -101,6 +103,7 @@ def match_udf(
     limit: int | None = None,
     order_by: str | None = None,
     score: str | None = None,
+    skip_invalid: bool = False,
     snapshot: SnapshotChoice = None,
 ) -> Any:
     """A function of columns that gives the keys of an index for each row: an array, in no particular order.
@@ -118,6 +121,8 @@ def match_udf(
         Keys; or, as `subset_join` has them, how many there are, or whether there are any.
     only, columns, limit, order_by, score
         As for `subset_join`: which keys, and what comes with them.
+    skip_invalid : bool
+        Tags that have a null give null, too; else they are an error.
     snapshot : int or "newest", optional
         See `subset_join`. Default: the one that is current at this call; columns of a stream follow the index with
         `newest`.
@@ -162,6 +167,7 @@ def match_udf(
     ) -> pa.Array:
         if not opened:
             opened.append(shipped.open())
+        tags = without_invalid(tags) if skip_invalid else tags
         given = {TAGS: pc.coalesce(tags, _NO_TAGS), ATTRIBUTES: attributes, LOCATION: location, WITHIN: within}
         queries = _messages(given)
         parts = [

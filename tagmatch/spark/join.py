@@ -1,18 +1,15 @@
-"""The offline job as a function of a DataFrame, and the join: the keys of all stored sets that sets contain.
-
-The join where every worker has the whole index is here: it is opened once, memory-mapped, and asked batch by batch.
-"""
+"""The offline job as a function of a DataFrame, and the join: the keys of all stored sets that sets contain."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, functions
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.functions import col
 from pyspark.sql.types import (
     ArrayType,
@@ -21,36 +18,39 @@ from pyspark.sql.types import (
     DecimalType,
     IntegerType,
     LongType,
+    MapType,
     ShortType,
     StringType,
+    StructField,
     StructType,
 )
 
-from tagmatch.embedded import TagMatch
-from tagmatch.model.errors import IndexChangedError, IndexExistsError, InvalidTypeError, InvalidValueError
+from tagmatch.model.errors import IndexExistsError, InvalidTypeError, InvalidValueError
+from tagmatch.model.input.messages import TAGS
 from tagmatch.model.input.places import LOCATION, WITHIN, area_rows
 from tagmatch.model.input.subscriptions import constraint_rows
 from tagmatch.model.names import check_names as check_column_names
 from tagmatch.model.names import misspelt
-from tagmatch.model.options import KeyType, Layout, check_one_of
+from tagmatch.model.options import Layout, check_one_of
 from tagmatch.model.storage.byte_store import folder_of_this_process
-from tagmatch.model.storage.format import Manifest, declared_in, files_nbytes, key_type_of
+from tagmatch.model.storage.format import declared_in, files_nbytes
 from tagmatch.model.storage.repository import Repository
 from tagmatch.partitioner.spark import Partitioned, key_type_of_rows, partition_sets
 from tagmatch.partitioner.spark.shards import Stored
 from tagmatch.spark.columns import (
     Answers,
     AskedColumns,
+    How,
     Output,
     arrow_schema,
     arrow_type,
+    check_equal,
     check_types,
     errors_of_workers,
-    on_plane,
     quoted,
-    reject_nulls,
 )
-from tagmatch.spark.session import NEWEST, SnapshotChoice, Strategy, location_in, with_settings
+from tagmatch.spark.session import SnapshotChoice, Strategy, location_in, with_settings
+from tagmatch.spark.ship import Shipped, ship_join
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
 
 #: What becomes of an index that is there
@@ -225,28 +225,34 @@ def subset_join(
     unique: bool = False,
     strategy: Strategy | None = None,
     output: Output = "rows",
-    tags: str = "tags",
-    attributes: str | Sequence[str] = (),
-    location: str | None = None,
-    within: str | None = None,
+    how: How = "inner",
+    on: str | Sequence[str] = (),
+    tags: str | Column = "tags",
+    attributes: str | Column | Sequence[str | Column] = (),
+    location: str | Column | None = None,
+    within: str | Column | None = None,
     only: str | None = None,
     columns: Sequence[str] | None = None,
     limit: int | None = None,
     order_by: str | None = None,
     score: str | None = None,
+    skip_invalid: bool | None = None,
     ship_limit: int | None = None,
     folder: str | os.PathLike[str] | None = None,
     snapshot: SnapshotChoice = None,
 ) -> DataFrame:
     """Join queries with the stored sets that they contain; the same answers as those of `TagMatch.match_many`.
 
-    All columns of the queries go through Python, so select those that are wanted first. The event-time watermark of
-    a stream gets lost, as in `mapInArrow`: set it after the join.
+    With `ship`, only what is asked goes through Python: Spark reads the columns that are selected after the join, and
+    the rows that conditions on columns of the queries leave. A stream keeps its event-time watermark.
+
+    Columns are given by name, by Spark's rules: in any case of letters, and `a.b` for a field of a struct, if no column
+    is called so; or as expressions.
 
     Parameters
     ----------
     queries : DataFrame
-        One row for each query; batch or streaming. Without nulls in its tags.
+        One row for each query; batch or streaming.
     index : str, Path or DataFrame
         Of an index: a folder that the driver and all workers mount under this path, or a URI of a store, from which
         each executor copies the index once. Or interests, columns `tags` and `key`, of which this call makes an index.
@@ -256,18 +262,24 @@ def subset_join(
         `ship`: every worker opens the whole index, memory-mapped. `shuffle`: sets and queries meet in buckets, of which
         a worker has one at a time, without keys that have expired by this call. `auto`, the default: `ship` for a
         stream, where the files of the index have at most `ship_limit` bytes or attributes are declared, and for
-        `only`, `columns` and `limit`.
+        `on`, `only`, `columns` and `limit`.
     output : {"rows", "lists", "counts", "exists"}
         `rows`: the columns of the queries and `key`, a row for each matching key; queries without a match have none.
         `lists`: the columns of the queries and `keys`, an array, a row for each query. Keys are long, or string where
         the index has keys that are strings. `counts`: a row for each query, too, with `count`, how many keys it has,
         without making them; if `unique`, how many different ones. `exists`: with `exists`, whether it has any.
-    tags : str
+    how : {"inner", "left", "semi", "anti"}
+        With `rows`, as joins of Spark. `left`: queries without a match have one row, with null as the key. `semi` and
+        `anti`: the columns of the queries alone, once, of those that have a match, or none.
+    on : str or sequence of str
+        Columns of the queries that must be equal to columns of data of a key, which are called the same; a null is
+        equal to nothing.
+    tags : str or Column
         Column of the queries with their tags, an array of strings.
-    attributes : str or sequence of str
+    attributes : str or Column, or sequence of these
         Columns of the queries that are attributes, as those of a table are to `match_many`: bools, integers, floats or
         strings, or arrays of these; or structs, of which each field is an attribute. Others are none.
-    location, within : str, optional
+    location, within : str or Column, optional
         Columns of the queries, as those of a table are to `match_many`: structs of `lon` and `lat`, or arrays of these
         two numbers, where a message is; and structs as the column `area` of `add_subscriptions`, circles or boxes in
         which clients must be. As there, without a location no area has a message. Areas are on the sphere: tasks fail
@@ -279,8 +291,12 @@ def subset_join(
         with `lists`, `keys` has structs of `key` and these.
     limit, order_by, score
         The best keys of each query, as those of `TagMatch.match_best`; with `lists`, the best first.
+    skip_invalid : bool
+        A query whose tags are null, or have a null, has no match, and null in place of `keys`, `count` or `exists`;
+        else, the default, it is an error.
     ship_limit : int
-        In bytes. Default: 8 GiB. Like `strategy`, it may be among the session's settings (`spark.tagmatch.…`).
+        In bytes. Default: 8 GiB. Like `strategy` and `skip_invalid`, it may be among the session's settings
+        (`spark.tagmatch.…`).
     folder : str or Path, optional
         Where the index of interests is made, and stays. By default a temporary folder of this machine, which goes when
         this process ends: for Spark in local mode.
@@ -309,11 +325,16 @@ def subset_join(
     """
     if not isinstance(queries, DataFrame):
         raise InvalidTypeError(f"queries must be a Spark DataFrame, not {type(queries).__name__}")
-    strategy, ship_limit = with_settings(queries.sparkSession, strategy=strategy, ship_limit=ship_limit)
+    settings = with_settings(queries.sparkSession, strategy=strategy, ship_limit=ship_limit, skip_invalid=skip_invalid)
+    strategy, ship_limit, skip_invalid = settings
     check_one_of("strategy", strategy, get_args(Strategy))
-    names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
-    asked = _asked(queries, tags, names, location, within)
+    asked = _asked(queries, tags, _listed(attributes), location, within, _listed(on))
     if isinstance(index, DataFrame):
+        if index.isStreaming:
+            raise InvalidValueError(
+                "index: a join cannot index a stream of interests; write that to an index, by "
+                'interests.writeStream.format("tagmatch"), and give its path: a stream of queries follows the index'
+            )
         folder = folder_of_this_process() if folder is None else folder
         partition(index, folder)
         place = location_in(index.sparkSession, folder, "folder")
@@ -323,8 +344,11 @@ def subset_join(
         place = location_in(queries.sparkSession, index, "index", snapshot)
     manifest = place.manifest()
     options = {"only": only, "columns": columns, "limit": limit, "order_by": order_by, "score": score}
-    answers = Answers.of(place, manifest, output=output, unique=unique, **options)
+    join: Any = {"how": how, "skip_invalid": skip_invalid, "on": [each.name for each in asked if each.of == ON]}
+    answers = Answers.of(place, manifest, output=output, unique=unique, **options, **join)
     answers.check_names(queries.columns)
+    for wanted, own in zip(answers.on, (each for each in asked if each.of == ON), strict=True):
+        check_equal(wanted, own.kind)
     is_declared = declared_in(manifest) != ((), False)
     if strategy == "auto":
         is_small = files_nbytes(manifest) <= ship_limit
@@ -332,135 +356,123 @@ def subset_join(
         strategy = "ship" if ships else "shuffle"
     if strategy == "ship":
         shipped = Shipped.of(place, manifest, snapshot, follows=queries.isStreaming)
-        return ship_join(queries, shipped, asked=asked, answers=answers)
+        return ship_join(queries, shipped, asked=_numbered(asked), columns=[*map(_packed, asked)], answers=answers)
     if is_declared:
         raise InvalidValueError(f"strategy 'shuffle' cannot join {place}, which has declared attributes; use 'ship'")
     if answers.needs_data:
-        raise InvalidValueError("strategy 'shuffle' has no data of keys for only, columns and limit; use 'ship'")
+        raise InvalidValueError("strategy 'shuffle' has no data of keys for on, only, columns and limit; use 'ship'")
     if queries.isStreaming:
         raise InvalidValueError("strategy 'shuffle' cannot join a stream; use 'ship', or join within foreachBatch")
-    return shuffle_join(queries, place, asked=asked, answers=answers, bucket_sets=BUCKET_SETS)
+    return _shuffled(queries, place, asked, answers)
+
+
+#: What a column of the queries is asked for, besides as tags, location or within
+ATTRIBUTE, ON = "attributes", "on"
+
+
+class _Asked(NamedTuple):
+    """A column of the queries that is asked for."""
+
+    of: str  # The argument that names it
+    column: Column
+    name: str  # As Spark has it
+    kind: DataType
+    is_own: bool  # Whether it is a column as it stands
+    called: str  # In messages of errors
+
+
+def _listed(given: str | Column | Sequence[str | Column]) -> tuple[str | Column, ...]:
+    return (given,) if isinstance(given, (str, Column)) else tuple(given)
 
 
 def _asked(
-    queries: DataFrame, tags: str, attributes: tuple[str, ...], location: str | None, within: str | None
-) -> AskedColumns:
-    """The columns by number, which are of types that they can have."""
-    columns = queries.columns
-
-    def number(of: str, name: str) -> int:
-        if columns.count(name) != 1:
-            near = misspelt(columns, [name])
-            hint = f"; is {near[0]!r} meant?" if near else ""
-            names = ", ".join(map(repr, columns)) or "none"
-            raise InvalidValueError(f"{of}: queries must have one column {name!r}; its columns are {names}{hint}")
-        return columns.index(name)
-
-    own = number("tags", tags)
-    check_strings(queries.schema.fields[own].dataType, f"column {tags!r} of the queries")
-    places = {of: name for of, name in ((LOCATION, location), (WITHIN, within)) if name is not None}
-    of_attributes = tuple(number("attributes", name) for name in attributes)
-    asked = AskedColumns(own, of_attributes, {of: number(of, name) for of, name in places.items()})
+    queries: DataFrame,
+    tags: str | Column,
+    attributes: Sequence[str | Column],
+    location: str | Column | None,
+    within: str | Column | None,
+    on: Sequence[str | Column],
+) -> list[_Asked]:
+    """The columns that are asked for, tags first, which are of types that they can have."""
+    places = [(of, given) for of, given in ((LOCATION, location), (WITHIN, within)) if given is not None]
+    given = [(TAGS, tags), *((ATTRIBUTE, each) for each in attributes), *places, *((ON, each) for each in on)]
+    found = [_column(queries, of, each) for of, each in given]
+    try:
+        fields = queries.select(*(column for column, _ in found)).schema.fields
+    except AnalysisException as error:
+        raise InvalidValueError(f"queries: Spark finds no such column: {str(error).strip().splitlines()[0]}") from None
+    asked = [
+        _Asked(of, column, field.name, field.dataType, is_own, each if isinstance(each, str) else field.name)
+        for (of, each), (column, is_own), field in zip(given, found, fields, strict=True)
+    ]
+    check_strings(asked[0].kind, f"column {asked[0].called!r} of the queries")
     if attributes or places:
-        check_types(asked, arrow_schema(queries.schema), {of: f"{of}: column {places[of]!r}" for of in places})
+        kinds = [each.kind if not _is_wrapped(each) else StructType().add(each.name, each.kind) for each in asked]
+        schema = StructType([StructField(str(number), kind) for number, kind in enumerate(kinds)])
+        called = {each.of: f"{each.of}: column {each.called!r}" for each in asked}
+        check_types(_numbered(asked), arrow_schema(schema), called)
     return asked
 
 
-# -- every worker has the whole index ----------------------------------------------------------------------------------
-
-#: Queries answered together, so that what they have in common, the memory of their answers, stays bounded
-QUERIES = 1024
-
-# The indexes that this worker has opened, by where they are, with what was asked for: for each store or folder the last
-# one, as credentials may change. A worker runs one task at a time.
-_opened: dict[str, tuple[Shipped, TagMatch[Any]]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Shipped:
-    """What all tasks ask: a snapshot of an index, or for each task the one that is current when it begins."""
-
-    location: Repository
-    key_type: KeyType
-    snapshot: str | None  # The name of the snapshot; `None`: the current one
-
-    @classmethod
-    def of(
-        cls, location: Repository, manifest: Manifest, snapshot: SnapshotChoice, *, follows: bool = False
-    ) -> Shipped:
-        """The index with this manifest or, if it is asked for or `follows`, as it will be."""
-        name = None if snapshot == NEWEST or (follows and snapshot is None) else str(manifest["snapshot"])
-        return cls(location, key_type_of(manifest), name)
-
-    def open(self) -> TagMatch[Any]:
-        """The index; opened where this worker has not opened it, or another snapshot of it."""
-        try:
-            return self._opened()
-        except InvalidValueError:
-            found = key_type_of(self.location.manifest())
-            if found == self.key_type:
-                _reject_plane(self.location, self.key_type)
-                raise
-            raise InvalidValueError(
-                f'the index {self.location} had key_type "{self.key_type}" when the join began, and has "{found}" now; '
-                "begin it anew"
-            ) from None
-
-    def _opened(self) -> TagMatch[Any]:
-        asked, held = _opened.get(str(self.location), (self, None))
-        if held is not None and asked == self:
-            if self.snapshot is None:
-                held.reload()
-            return held
-        self._check_snapshot()
-        index = _open(self.location, self.key_type)
-        self._check_snapshot()
-        _opened[str(self.location)] = self, index
-        if held is not None:
-            held.close()
-        return index
-
-    def _check_snapshot(self) -> None:
-        """IndexChangedError if the index has another snapshot now than the one to ask."""
-        if self.snapshot not in (None, self.location.manifest()["snapshot"]):
-            raise IndexChangedError(
-                f"the index {self.location} has another snapshot than when the join, or the function, was made, so "
-                "that tasks would answer from different ones; make it again, give as `snapshot` the number of one that "
-                f"the index keeps, or {NEWEST!r}, for each task to answer from the one that is current when it begins"
-            )
+def _column(queries: DataFrame, of: str, given: str | Column) -> tuple[Column, bool]:
+    """A column of the queries by its name or as an expression, and whether it is one as it stands."""
+    if isinstance(given, Column):
+        return given, False
+    if not isinstance(given, str):
+        raise InvalidTypeError(f"{of} must be the name of a column of the queries, or a Column, not {given!r:.80}")
+    columns = queries.columns
+    found = [name for name in columns if name == given]
+    if not found and queries.sparkSession.conf.get("spark.sql.caseSensitive", "false") != "true":
+        found = [name for name in columns if name.lower() == given.lower()]
+    if len(found) == 1:
+        return col(quoted(found[0])), True
+    if "." in given and not found:
+        return col(given), False
+    near = misspelt(columns, [given])
+    hint = f"; is {near[0]!r} meant?" if near else ""
+    names = ", ".join(map(repr, columns)) or "none"
+    raise InvalidValueError(f"{of}: queries must have one column {given!r}; its columns are {names}{hint}")
 
 
-def ship_join(queries: DataFrame, index: Shipped, *, asked: AskedColumns, answers: Answers) -> DataFrame:
-    """Join queries, which may be a stream, with an index that all workers reach.
-
-    Answers depend on the query and the snapshot alone: of one snapshot, and while none of its keys expires, a task that
-    is run again gives the same rows.
-    """
-
-    def tagmatch_ship(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        opened = index.open()
-        for structs in batches:
-            batch = pa.RecordBatch.from_struct_array(structs.column(0))
-            reject_nulls(batch.column(asked.tags), batch.schema.names[asked.tags])
-            for first in range(0, len(batch), QUERIES):
-                some = batch.slice(first, QUERIES)
-                yield from answers.beside(some, answers.ask(opened, asked.messages(some)))
-
-    # As structs, since `mapInArrow` does not find columns with a dot in their names
-    structs = queries.select(functions.struct("*").alias("query"))
-    return structs.mapInArrow(tagmatch_ship, StructType([*queries.schema.fields, *answers.fields]))
+def _is_wrapped(asked: _Asked) -> bool:
+    """Whether it is a single attribute, which a struct gives its name."""
+    return asked.of == ATTRIBUTE and not isinstance(asked.kind, (StructType, MapType))
 
 
-def _open(location: Repository, key_type: KeyType, *, plane: bool = False) -> TagMatch[Any]:
-    # With the location's credentials, which no address has
-    found: Any = location
-    return TagMatch.open(found, threads=1, device="cpu", key_type=key_type, plane=plane)
+def _packed(asked: _Asked) -> Column:
+    return functions.struct(asked.column) if _is_wrapped(asked) else asked.column
 
 
-def _reject_plane(location: Repository, key_type: KeyType) -> None:
-    """InvalidValueError if an index that cannot be opened on the sphere is one on the plane."""
-    try:
-        _open(location, key_type, plane=True).close()
-    except InvalidValueError:
-        return
-    raise on_plane(location) from None
+def _numbered(asked: Sequence[_Asked], numbers: Sequence[int] | None = None) -> AskedColumns:
+    """The same by the numbers of columns."""
+    by_use: dict[str, list[int]] = {}
+    for each, number in zip(asked, numbers or range(len(asked)), strict=True):
+        by_use.setdefault(each.of, []).append(number)
+    (own,), attributes, on = by_use.pop(TAGS), by_use.pop(ATTRIBUTE, ()), by_use.pop(ON, ())
+    places = {of: number for of, (number,) in by_use.items()}
+    return AskedColumns(own, tuple(attributes), places, tuple(on), asked[0].called)
+
+
+def _shuffled(queries: DataFrame, place: Repository, asked: Sequence[_Asked], answers: Answers) -> DataFrame:
+    """The join by a shuffle, to which what is asked goes as columns of the queries."""
+    names, numbers, more = queries.columns, list[int](), list[Column]()
+    for each in asked:
+        numbers.append(names.index(each.name) if each.is_own else len(names) + len(more))
+        if not each.is_own:
+            more.append(_packed(each).alias(f"tagmatch asks {len(more)}"))
+    valid = functions.coalesce(functions.forall(asked[0].column, lambda tag: tag.isNotNull()), functions.lit(False))
+    whole = queries.select("*", *more) if more else queries
+    found = shuffle_join(
+        whole.where(valid) if answers.skip_invalid else whole,
+        place,
+        asked=_numbered(asked, numbers),
+        answers=answers,
+        bucket_sets=BUCKET_SETS,
+    )
+    found = found.drop(*(f"tagmatch asks {number}" for number in range(len(more)))) if more else found
+    keeps = answers.output != "rows" and answers.how != "semi"
+    if not answers.skip_invalid or not (keeps or answers.how == "left"):
+        return found
+    added = [] if answers.how == "anti" else [*answers.fields]
+    nulls = (functions.lit(None).cast(each.dataType).alias(each.name) for each in added)
+    return found.union(queries.where(~valid).select("*", *nulls))

@@ -297,7 +297,7 @@ def shuffle_join(
     bucket_sets = min(bucket_sets, max(FEWEST_SETS, -(-len(snapshot) // parallelism)))
     buckets, met_filter = buckets_for(there, bucket_sets, at_least=parallelism)
     labels = labels_for(spark, buckets.count, 2).reshape(-1)
-    schema, merged = queries.schema, answers.unique or answers.output != "rows"
+    schema, merged = queries.schema, answers.unique or answers.output != "rows" or answers.how == "left"
     part = answers.of_part if merged else answers
     plan = Shuffle(index, name, now_us(), buckets, labels, asked, part)
     at_home = merged or buckets.has_others
@@ -330,8 +330,12 @@ def shuffle_join(
         .groupBy("id")
         .agg(functions.first("query", ignorenulls=True).alias("query"), _together(answers).alias("answer"))
     )
+    if answers.how in ("semi", "anti"):
+        answer = functions.col("answer")
+        return whole.where(answer if answers.how == "semi" else ~answer).select("query.*")
     if answers.output == "rows":
-        return whole.select("query.*", functions.explode("answer").alias("key"))
+        spread = functions.explode_outer if answers.how == "left" else functions.explode
+        return whole.select("query.*", spread("answer").alias("key"))
     return whole.select("query.*", functions.col("answer").alias(answers.fields[0].name))
 
 
@@ -378,7 +382,7 @@ def sent_queries(
     for batch in batches:
         structs, spread, ids = batch.columns
         at_homes = elsewhere = pa.RecordBatch.from_struct_array(structs)
-        reject_nulls(at_homes.column(plan.asked.tags), at_homes.schema.names[plan.asked.tags])
+        reject_nulls(at_homes.column(plan.asked.tags), plan.asked.name_of_tags)
         messages = plan.asked.messages(at_homes)
         without_locations(messages, plane=False)  # also of those that meet no set
         if merged:

@@ -23,6 +23,7 @@ from support.spark_functions import called
 
 import tagmatch.spark.functions
 import tagmatch.spark.join
+import tagmatch.spark.ship
 from tagmatch import Near, TagMatch
 from tagmatch.model.errors import (
     IndexChangedError,
@@ -170,7 +171,7 @@ ASKED_FOR: list[tuple[list[str], dict[str, str], Any, bool]] = [
 def test_answers_are_the_oracles(
     spark: Any, stored: Stored, monkeypatch: pytest.MonkeyPatch, way: Any, asked: Any
 ) -> None:
-    for module in (tagmatch.spark.functions, tagmatch.spark.join):
+    for module in (tagmatch.spark.functions, tagmatch.spark.ship):
         monkeypatch.setattr(module, "QUERIES", 7)
     names, places, output, unique = asked
     queries = data_frame(spark, stored)

@@ -28,7 +28,8 @@ from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowC
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 
 from tagmatch.partitioner.spark import batches as serialized
-from tagmatch.spark import join, shuffle
+from tagmatch.spark import join, ship, shuffle
+from tagmatch.spark.columns import quoted
 from tagmatch.spark.source import TagMatchSource
 
 _SIMPLE: dict[str, t.DataType] = {
@@ -76,13 +77,19 @@ class Column(NamedTuple):
 
     name: str
     of: Callable[[pa.Table, int], pa.Array]
-    exploded: bool = False
+    exploded: str = ""  # How: by `explode`, `inline`, `explode_outer`, `inline_outer`
+
+    def __invert__(self) -> Column:
+        return self._replace(of=lambda table, number: pc.invert(self.of(table, number)))
+
+    def isNotNull(self) -> Column:
+        return self._replace(of=lambda table, number: self.of(table, number).is_valid())
 
     def alias(self, name: str) -> Column:
         return self._replace(name=name)
 
-    def cast(self, ddl: str) -> Column:
-        kind = to_arrow_type(type_of(ddl))
+    def cast(self, to: str | t.DataType) -> Column:
+        kind = to_arrow_type(type_of(to) if isinstance(to, str) else to)
         return self._replace(of=lambda table, number: self.of(table, number).cast(kind))
 
 
@@ -99,6 +106,14 @@ def _struct_of(table: pa.Table) -> pa.Array:
     return table.combine_chunks().to_struct_array().combine_chunks()
 
 
+def _selected(rows: pa.Table, number: int, names: tuple[Any, ...]) -> pa.Table:
+    """Columns of a table, by name or as they are made; Spark wants names to differ within a struct."""
+    if names == ("*",):
+        return rows
+    columns = [col(each) if isinstance(each, str) else each for each in names]
+    return pa.table([each.of(rows, number) for each in columns], [each.name for each in columns])
+
+
 def _hash(row: Any) -> int:
     return zlib.crc32(repr(row).encode())
 
@@ -113,13 +128,70 @@ def _one_list(column: Column, values: Callable[[pa.Array], pa.Array]) -> Column:
     return column._replace(of=of)
 
 
+def _exploded(how: str) -> Callable[[str | Column], Column]:
+    return lambda lists: (col(lists) if isinstance(lists, str) else lists)._replace(name="col", exploded=how)
+
+
+def _outer(lists: pa.Array) -> pa.Array:
+    """A null in the place of lists that are empty, or null."""
+    empty = pc.fill_null(pc.equal(pc.list_value_length(lists), 0), fill_value=True)
+    return pc.if_else(empty, pa.array([[None]], lists.type).take(pa.array(np.zeros(len(lists), np.int64))), lists)
+
+
+def _forall(lists: Column, holds: Callable[[Column], Column]) -> Column:
+    def one(row: list[Any] | None) -> bool | None:
+        if row is None:
+            return None
+        held = holds(Column("tag", lambda *_: pa.array(row, pa.string()))).of(pa.table({}), 0)
+        return all(held.to_pylist())
+
+    def of(table: pa.Table, number: int) -> pa.Array:
+        return pa.array(map(one, lists.of(table, number).to_pylist()), pa.bool_())
+
+    return Column("forall", of)
+
+
+def _array(column: Column) -> Column:
+    def of(table: pa.Table, number: int) -> pa.Array:
+        values = column.of(table, number)
+        return pa.ListArray.from_arrays(np.arange(len(values) + 1, dtype=np.int32), values)
+
+    return column._replace(of=of)
+
+
+def arrow_udf(function: Any, kind: t.DataType) -> Any:
+    """One that gets batches and gives arrays, cut as it likes; each partition is a task."""
+
+    def called(column: Column) -> Column:
+        pickled, arrow = cloudpickle.dumps(function), to_arrow_type(kind, timezone="UTC")
+
+        def of(table: pa.Table, number: int) -> pa.Array:
+            with task_of(number):
+                rows = column.of(table, number)
+                batches = [rows[first : first + 100] for first in range(0, len(rows), 100)]
+                found = [each.cast(arrow) for each in cloudpickle.loads(pickled)(iter(batches))] if batches else []
+            assert sum(map(len, found)) == len(rows)
+            return pa.concat_arrays(found) if found else pa.array([], arrow)
+
+        return Column("udf", of)
+
+    return called
+
+
 def _aggregated(name: str, aggregate: Callable[[Any], pa.Scalar]) -> Column:
     return _made(name, lambda rows: pa.array([aggregate(rows.column(name)).as_py()], rows.column(name).type))
 
 
 #: Those of `pyspark.sql.functions`
 FUNCTIONS = SimpleNamespace(
-    struct=lambda *names: _made("struct", lambda rows: _struct_of(rows if names == ("*",) else rows.select(names))),
+    struct=lambda *names: Column("struct", lambda rows, number: _struct_of(_selected(rows, number, names))),
+    arrow_udf=arrow_udf,
+    array=_array,
+    forall=_forall,
+    coalesce=lambda column, default: column._replace(
+        of=lambda table, number: pc.coalesce(column.of(table, number), default.of(table, number))
+    ),
+    lit=lambda value: _made("lit", lambda rows: pa.array([value] * len(rows), pa.scalar(value).type)),
     xxhash64=lambda name: _made(
         "hash", lambda rows: pa.array(map(_hash, col(name).of(rows, 0).to_pylist()), pa.int64())
     ),
@@ -128,7 +200,7 @@ FUNCTIONS = SimpleNamespace(
     flatten=lambda lists: _one_list(lists, lambda array: array.flatten().flatten()),
     array_distinct=lambda lists: _one_list(lists, lambda array: array.flatten().unique()),
     first=lambda name, **_: _made(name, lambda rows: rows.column(name).combine_chunks().drop_null()[:1]),
-    explode=lambda name: col(name)._replace(exploded=True),
+    **{how: _exploded(how) for how in ("explode", "inline", "explode_outer", "inline_outer")},
     size=lambda lists: lists._replace(of=lambda table, number: pc.list_value_length(lists.of(table, number))),
     sum=lambda name: _aggregated(name, pc.sum),
     max=lambda name: _aggregated(name, pc.max),
@@ -163,17 +235,31 @@ class Frame(DataFrame):
 
         def selected(table: pa.Table, number: int) -> pa.Table:
             arrays = [column.of(table, number) for column in columns]
-            for column, array in zip(columns, arrays, strict=True):
+            names = [column.name for column in columns]
+            for place, column in enumerate(columns):
                 if column.exploded:
-                    rows = pc.list_parent_indices(array)
-                    arrays = [each.flatten() if each is array else each.take(rows) for each in arrays]
-            return pa.table(arrays, [column.name for column in columns])
+                    lists = _outer(arrays[place]) if column.exploded.endswith("outer") else arrays[place]
+                    rows, spread = pc.list_parent_indices(lists), lists.flatten()
+                    arrays[place] = rows
+                    arrays = [each.take(rows) if each is not rows else each for each in arrays]
+                    inline = column.exploded.startswith("inline")
+                    arrays[place : place + 1] = spread.flatten() if inline else [spread]
+                    names[place : place + 1] = spread.type.names if inline else [column.name]
+            return pa.table(arrays, names)
 
         return self._each(selected)
+
+    def where(self, condition: Column) -> Frame:
+        return self._each(lambda table, number: table.filter(condition.of(table, number)))
+
+    def drop(self, *names: str) -> Frame:
+        return self._each(lambda table, _: table.drop_columns([*names]))
 
     def _columns(self, name: str | Column) -> list[Column]:
         if isinstance(name, Column):
             return [name]
+        if name == "*":
+            return [col(quoted(own)) for own in self.columns]
         if not name.endswith(".*"):
             return [col(name)]
         struct = col(name[:-2])
@@ -199,7 +285,8 @@ class Frame(DataFrame):
         return Frame(spark, schema, lambda: made(self.parts()))
 
     def union(self, other: Any) -> Frame:
-        return self._after(lambda parts: parts + other.parts())
+        kinds = _arrow_schema(self.schema)  # types of Arrow also say which values may be null
+        return self._after(lambda parts: [part.cast(kinds) for part in parts + other.parts()])
 
     def repartition(self, count: int | str, column: str | None = None) -> Frame:
         by = count if isinstance(count, str) else column
@@ -401,10 +488,10 @@ def session(seed: int) -> Iterator[Session]:
     """One whose functions tagmatch calls in place of Spark's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(join, "col", col)
-        for module in (join, shuffle):
+        for module in (join, ship, shuffle):
             patch.setattr(module, "functions", FUNCTIONS)
         patch.setattr(serialized, "_partitions", {})
-        patch.setattr(join, "_opened", {})
+        patch.setattr(ship, "_opened", {})
         yield Session(random.Random(seed))
-        for _, opened in join._opened.values():
+        for _, opened in ship._opened.values():
             opened.close()

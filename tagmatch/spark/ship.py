@@ -1,0 +1,161 @@
+"""The join where every worker has the whole index: it is opened once, memory-mapped, and asked batch by batch.
+
+Spark sees a function of what is asked, whose answers it spreads over rows: so it reads only the columns of the queries
+that are wanted in the end, and only the rows, and an event-time watermark stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions
+
+from tagmatch.embedded import TagMatch
+from tagmatch.model.errors import IndexChangedError, InvalidValueError
+from tagmatch.model.options import KeyType
+from tagmatch.model.storage.format import Manifest, key_type_of
+from tagmatch.model.storage.repository import Repository
+from tagmatch.spark.columns import (
+    Answers,
+    AskedColumns,
+    as_spark,
+    few_keys,
+    on_plane,
+    reject_nulls,
+    without_invalid,
+)
+from tagmatch.spark.session import NEWEST, SnapshotChoice
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: Queries answered together, so that what they have in common, the memory of their answers, stays bounded
+QUERIES = 1024
+
+# The indexes that this worker has opened, by where they are, with what was asked for: for each store or folder the last
+# one, as credentials may change. A worker runs one task at a time.
+_opened: dict[str, tuple[Shipped, TagMatch[Any]]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """What all tasks ask: a snapshot of an index, or for each task the one that is current when it begins."""
+
+    location: Repository
+    key_type: KeyType
+    snapshot: str | None  # The name of the snapshot; `None`: the current one
+
+    @classmethod
+    def of(
+        cls, location: Repository, manifest: Manifest, snapshot: SnapshotChoice, *, follows: bool = False
+    ) -> Shipped:
+        """The index with this manifest or, if it is asked for or `follows`, as it will be."""
+        name = None if snapshot == NEWEST or (follows and snapshot is None) else str(manifest["snapshot"])
+        return cls(location, key_type_of(manifest), name)
+
+    def open(self) -> TagMatch[Any]:
+        """The index; opened where this worker has not opened it, or another snapshot of it."""
+        try:
+            return self._opened()
+        except InvalidValueError:
+            found = key_type_of(self.location.manifest())
+            if found == self.key_type:
+                _reject_plane(self.location, self.key_type)
+                raise
+            raise InvalidValueError(
+                f'the index {self.location} had key_type "{self.key_type}" when the join began, and has "{found}" now; '
+                "begin it anew"
+            ) from None
+
+    def _opened(self) -> TagMatch[Any]:
+        asked, held = _opened.get(str(self.location), (self, None))
+        if held is not None and asked == self:
+            if self.snapshot is None:
+                held.reload()
+            return held
+        self._check_snapshot()
+        index = _open(self.location, self.key_type)
+        self._check_snapshot()
+        _opened[str(self.location)] = self, index
+        if held is not None:
+            held.close()
+        return index
+
+    def _check_snapshot(self) -> None:
+        """IndexChangedError if the index has another snapshot now than the one to ask."""
+        if self.snapshot not in (None, self.location.manifest()["snapshot"]):
+            raise IndexChangedError(
+                f"the index {self.location} has another snapshot than when the join, or the function, was made, so "
+                "that tasks would answer from different ones; make it again, give as `snapshot` the number of one that "
+                f"the index keeps, or {NEWEST!r}, for each task to answer from the one that is current when it begins"
+            )
+
+
+def ship_join(
+    queries: DataFrame, index: Shipped, *, asked: AskedColumns, columns: Sequence[Column], answers: Answers
+) -> DataFrame:
+    """Join queries, which may be a stream, with an index that all workers reach; `asked` numbers these columns.
+
+    Answers depend on the query and the snapshot alone: of one snapshot, and while none of its keys expires, a task that
+    is run again gives the same rows.
+    """
+
+    # By the type hints Spark knows that it may give answers in other batches than queries
+    def tagmatch_ship(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        opened = index.open()
+        for structs in batches:
+            yield from answered(opened, pa.RecordBatch.from_struct_array(structs), asked, answers)
+
+    found = functions.arrow_udf(tagmatch_ship, answers.of_query)(functions.struct(*columns))  # type: ignore[attr-defined]
+    if answers.how in ("semi", "anti"):
+        return queries.where(found)
+    name = answers.fields[0].name
+    if answers.output != "rows":  # spread over one row: of columns that it only computes, Spark may compute some twice
+        return queries.select("*", functions.explode(functions.array(found)).alias(name))
+    outer = "_outer" if answers.how == "left" else ""
+    if answers.columns:
+        return queries.select("*", getattr(functions, f"inline{outer}")(found))
+    return queries.select("*", getattr(functions, f"explode{outer}")(found).alias(name))
+
+
+def answered(
+    index: TagMatch[Any], queries: pa.RecordBatch, asked: AskedColumns, answers: Answers
+) -> Iterator[pa.Array]:
+    """The answers to queries, in arrays of bounded size; those without tags to ask for have none."""
+    tags = queries.column(asked.tags)
+    if answers.skip_invalid:
+        tags = without_invalid(tags)
+    else:
+        reject_nulls(tags, asked.name_of_tags)
+    is_asked = tags.is_valid()
+    for first in range(0, len(queries), QUERIES):
+        some, valid = queries.slice(first, QUERIES), is_asked.slice(first, QUERIES)
+        if tags.null_count:
+            some = some.filter(valid)
+        found = answers.ask(index, asked.messages(some), [some.column(number) for number in asked.on])
+        found = as_spark(found, answers.of_query)
+        if tags.null_count:
+            places = pc.subtract(pc.cumulative_sum(valid.cast(pa.int32())), 1)
+            found = found.take(pc.if_else(valid, places, None))
+        if answers.how == "anti":
+            found = pc.fill_null(pc.invert(found), fill_value=True)
+        yield from (found[part] for part in few_keys(found))
+
+
+def _open(location: Repository, key_type: KeyType, *, plane: bool = False) -> TagMatch[Any]:
+    # With the location's credentials, which no address has
+    found: Any = location
+    return TagMatch.open(found, threads=1, device="cpu", key_type=key_type, plane=plane)
+
+
+def _reject_plane(location: Repository, key_type: KeyType) -> None:
+    """InvalidValueError if an index that cannot be opened on the sphere is one on the plane."""
+    try:
+        _open(location, key_type, plane=True).close()
+    except InvalidValueError:
+        return
+    raise on_plane(location) from None

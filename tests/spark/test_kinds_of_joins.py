@@ -1,0 +1,181 @@
+"""Joins of each kind, `on`, nulls and names of columns, beside plain Python; and what Spark's plans read."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession, functions
+from support.index_files import make_index
+
+from tagmatch import InvalidTypeError, InvalidValueError, NullError, TagMatch
+from tagmatch.spark import match_udf, subset_join
+from tagmatch.spark.columns import errors_of_workers
+
+SETS: list[tuple[list[str], int]] = [(["a"], 1), (["a", "b"], 1), (["b"], 2), (["a"], 3), (["c", "d"], 4)]
+QUERIES: list[Any] = [["a"], ["a", "b"], None, ["x"], ["a"], ["b", None], [], ["c", "a", "d"], None, ["a"]]
+SCHEMA = "n int, tags array<string>, area string, where string, constraints int"
+HOW = ["inner", "left", "semi", "anti"]
+
+
+def matching(tags: Any) -> list[int]:
+    """The keys of the sets that tags contain; none if these are no set."""
+    return [] if tags is None or None in tags else [key for stored, key in SETS if {*stored} <= {*tags}]
+
+
+def asked(spark: Any, queries: list[Any]) -> Any:
+    """Each query twice."""
+    rows = [(number // 2, queries[number // 2], "x", "price <", 3) for number in range(2 * len(queries))]
+    return spark.createDataFrame(rows, SCHEMA).repartition(3, "n")
+
+
+@pytest.mark.parametrize("strategy", ["ship", "shuffle"])
+@pytest.mark.parametrize("unique", [False, True])
+def test_kinds(spark: Any, tmp_path: Path, strategy: Any, unique: bool) -> None:
+    """With nulls and equal rows among the queries, whose other columns are carried whatever they are called."""
+    index, frame = make_index(tmp_path / "index", SETS), asked(spark, QUERIES)
+    wanted = [sorted({*keys} if unique else keys) for keys in map(matching, QUERIES)]
+    given: dict[str, Any] = {"strategy": strategy, "unique": unique, "skip_invalid": True}
+    expected = {
+        "inner": [(n, key) for n, keys in enumerate(wanted) for key in keys],
+        "left": [(n, key) for n, keys in enumerate(wanted) for key in keys or [None]],
+        "semi": [(n,) for n, keys in enumerate(wanted) if keys],
+        "anti": [(n,) for n, keys in enumerate(wanted) if not keys],
+    }
+    for how, rows in expected.items():
+        joined = subset_join(frame, index, how=how, **given)  # type: ignore[arg-type]
+        assert joined.columns == [*frame.columns, *(["key"] if len(rows[0]) > 1 else [])]
+        found = Counter((row.n, *row[5:]) for row in joined.collect())
+        assert found == Counter(rows * 2), how
+    valid = [None if tags is None or None in tags else keys for tags, keys in zip(QUERIES, wanted, strict=True)]
+    for output, answers in (
+        ("lists", valid),
+        ("counts", [keys if keys is None else len(keys) for keys in valid]),
+        ("exists", [keys if keys is None else bool(keys) for keys in valid]),
+    ):
+        joined = subset_join(frame, index, output=output, **given)  # type: ignore[arg-type]
+        found_lists = {row.n: sorted(row[5]) if isinstance(row[5], list) else row[5] for row in joined.collect()}
+        assert found_lists == dict(enumerate(answers))
+    for how in HOW:
+        with pytest.raises(NullError, match="column 'tags'"), errors_of_workers():
+            subset_join(frame, index, how=how, strategy=strategy).collect()  # type: ignore[arg-type]
+
+
+def test_on(spark: Any, tmp_path: Path) -> None:
+    """Columns of data that have to be equal to those of the queries, which may be null, or of another width."""
+    data = {1: ("acme", 1), 2: ("acme", 2), 3: ("other", 1), 4: (None, 2)}
+    with TagMatch(tmp_path / "index", data={"tenant": "dictionary", "level": "uint64"}) as tm:
+        for key, (tenant, level) in data.items():
+            tm.put(key, next(tags for tags, of in SETS if of == key), data={"tenant": tenant, "level": level})
+        tm.consolidate()
+    stored = {key: {*tags} for tags, key in reversed(SETS)}
+    queries = [["a", "b", "c", "d"], ["a"], ["b"], ["c", "d"]] * 3
+    tenants = ["acme", "other", None, "none", "acme", "acme"] * 2
+    rows = [(n, tags, tenants[n], n % 3) for n, tags in enumerate(queries)]
+    frame = spark.createDataFrame(rows, "n int, tags array<string>, tenant string, level int")
+    for on in (["tenant"], "level", ["tenant", "level"]):
+        wanted = [
+            sorted(
+                key
+                for key, tags in stored.items()
+                if tags <= {*query}
+                and all(
+                    own is not None and own == value
+                    for name, own, value in zip(["tenant", "level"], (tenant, level), data[key], strict=True)
+                    if name in on
+                )
+            )
+            for _, query, tenant, level in rows
+        ]
+        assert 0 < sum(map(len, wanted)) < 30
+        lists = subset_join(frame, tmp_path / "index", on=on, output="lists").collect()
+        assert [sorted(row["keys"]) for row in sorted(lists)] == wanted
+        counts = subset_join(frame, tmp_path / "index", on=on, output="counts").collect()
+        assert [row["count"] for row in sorted(counts)] == list(map(len, wanted))
+        anti = subset_join(frame, tmp_path / "index", on=on, how="anti").collect()
+        assert sorted(row.n for row in anti) == [n for n, keys in enumerate(wanted) if not keys]
+    some = subset_join(frame.drop("level"), tmp_path / "index", on="tenant", columns=["level"], only="level = 1")
+    assert sorted((row.n, row.key, int(row.level)) for row in some.collect())[:2] == [(0, 1, 1), (1, 3, 1)]
+    for given, kind, message in (
+        ({"on": "tags"}, InvalidValueError, "no column"),
+        ({"on": "n"}, InvalidValueError, "no column 'n'"),
+        ({"on": "tenannt"}, InvalidValueError, "on: queries must have one column 'tenannt'.*'tenant' meant"),
+        ({"on": "tenant", "limit": 1, "order_by": "level"}, InvalidValueError, "limit does not go with on"),
+        ({"on": "tenant", "strategy": "shuffle"}, InvalidValueError, "'shuffle' has no data of keys for on"),
+    ):
+        with pytest.raises(kind, match=message):
+            subset_join(frame, tmp_path / "index", **given)  # type: ignore[arg-type]
+    texts = spark.createDataFrame([(["a"], "1")], "tags array<string>, level string")
+    with pytest.raises(InvalidTypeError, match=r"on: column 'level' .* is string, and the index has decimal\(20,0\)"):
+        subset_join(texts, tmp_path / "index", on="level")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"how": "outer"}, "how must be one of 'inner', 'left', 'semi'"),
+        ({"how": "left", "output": "lists"}, "output 'lists' has a row for each query, so how must be 'inner'"),
+        ({"how": "semi", "columns": ["x"]}, "how='semi' gives columns of the queries alone"),
+        ({"how": "anti", "limit": 1, "order_by": "x"}, "how='anti' gives columns of the queries alone"),
+    ],
+    ids=str,
+)
+def test_kinds_that_will_not_do(spark: Any, tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    frame = spark.createDataFrame([(["a"],)], "tags array<string>")
+    with pytest.raises(InvalidValueError, match=message):
+        subset_join(frame, make_index(tmp_path / "index", SETS), **given)
+    with pytest.raises(InvalidTypeError, match="tags must be the name of a column of the queries, or a Column"):
+        subset_join(frame, tmp_path / "index", tags=3)  # type: ignore[arg-type]
+
+
+def plan_of(frame: Any) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        frame.explain()
+    return printed.getvalue()
+
+
+@pytest.mark.nightly
+def test_names_plans_and_watermarks(session: SparkSession, tmp_path: Path) -> None:
+    """Spark reads what is wanted of the queries alone, and asks the index once for each."""
+    index = make_index(tmp_path / "index", [(["a"], 1, None), (["b"], 2, None), (["a"], 3, "price < 5")])
+    rows = [(1, "x", (["A", "b"], 3.0), "2026"), (2, "y", (["A"], 9.0), "2027")]
+    frame = session.createDataFrame(
+        rows, "id int, junk string, `of` struct<words array<string>, price double>, date string"
+    )
+    lower = functions.transform("of.words", functions.lower)
+    frame.withColumn("tags", lower).write.partitionBy("date").parquet(str(tmp_path / "queries"))
+    queries = session.read.parquet(str(tmp_path / "queries"))
+    for strategy in ("ship", "shuffle"):
+        for tags, attributes in (
+            ("TAGS", "of.price"),
+            (lower, "OF"),
+            (functions.col("tags"), functions.col("of.price")),
+        ):
+            joined = subset_join(queries, index, tags=tags, attributes=attributes, strategy=strategy)  # type: ignore[arg-type]
+            assert joined.columns == [*queries.columns, "key"]
+            assert sorted((row.id, row.key) for row in joined.collect()) == [(1, 1), (1, 2), (1, 3), (2, 1)]
+    with pytest.raises(InvalidValueError, match=r"queries: Spark finds no such column: .*such struct field `nothing`"):
+        subset_join(queries, index, tags="of.nothing")
+    for how in HOW:
+        plan = plan_of(subset_join(queries, index, how=how).where("date = '2026'").select("id"))  # type: ignore[arg-type]
+        assert "ReadSchema: struct<id:int,tags:array<string>>" in plan
+        assert "(date" in plan.partition("PartitionFilters: ")[2].partition("]")[0]
+        assert plan.count("tagmatch_ship") == 1
+    for output, name in (("lists", "size(keys)"), ("counts", "count"), ("exists", "int(exists)")):
+        plan = plan_of(subset_join(queries, index, output=output).where(f"id = 1 and {name} > 0"))  # type: ignore[arg-type]
+        assert plan.count("tagmatch_ship") == 1
+        assert "PushedFilters: [IsNotNull(id), EqualTo(id,1)]" in plan
+    exploded = queries.select("id", functions.explode(match_udf(index)("tags")).alias("key"))
+    assert plan_of(exploded).count("tagmatch_match(") == 1
+    stream = session.readStream.schema(queries.schema).parquet(str(tmp_path / "queries"))
+    stream = stream.withColumn("at", functions.timestamp_seconds("id")).withWatermark("at", "1 minute")
+    counted = subset_join(stream, index).groupBy(functions.window("at", "1 minute"), "key").count()
+    counted.writeStream.format("memory").queryName("counted").outputMode("append").trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    with pytest.raises(InvalidValueError, match="a join cannot index a stream of interests"):
+        subset_join(queries, stream)
