@@ -132,7 +132,7 @@ def _explain(
     only: str | None = None,
 ) -> Body:
     area: Any = area_of(within, "explain: within")
-    place: Any = None if location is None else tuple(location)
+    place: Any = location
     if key is not None:
         return call.index.explain(tags or [], attributes, location=place, within=area, key=key, only=only).to_dict()
     found = call.index.explain(tags or [], attributes, location=place, within=area, only=only)

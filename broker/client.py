@@ -46,7 +46,7 @@ from tagmatch.model.errors import (
     TagMatchError,
     UnavailableError,
 )
-from tagmatch.model.input.places import area_column, area_from, coordinates, is_area, packed_place
+from tagmatch.model.input.places import area_column, area_from, checked_locations, coordinates, is_area, packed_place
 from tagmatch.model.input.putting import reject_nothing
 from tagmatch.model.input.subscriptions import COLUMNS, columns_of, texts_of
 from tagmatch.model.input.values import packed
@@ -583,10 +583,9 @@ class RemoteEngine:
         """The columns of a message besides its tags, in order; none if it has only tags."""
         others: list[Any] = []
         if attributes is not None or place is not NOWHERE:
-            located: Any = place.location
-            packed_place(located, place.within, plane=self._plane)
+            packed_place(place.location, place.within, plane=self._plane)
             others.append(None if attributes is None else packed(attributes))
-            others.append(None if located is None else [float(each) for each in located])
+            others.append(checked_locations(place.location, plane=self._plane))
             if place.within is not None:
                 within: Any = place.within
                 others.append(area_row(within))
@@ -612,13 +611,12 @@ class RemoteEngine:
         """A message as the body of an action."""
         if attributes is not None:
             packed(attributes)
-        location: Any = place.location
         within: Any = place.within
-        packed_place(location, within, plane=self._plane)
+        packed_place(place.location, within, plane=self._plane)
         return self._only | {
             "tags": tag_list(tags),
             "attributes": None if attributes is None else {name: for_json(each) for name, each in attributes.items()},
-            "location": None if location is None else [float(each) for each in location],
+            "location": checked_locations(place.location, plane=self._plane) or None,
             "within": area_row(within),
         }
 

@@ -37,7 +37,7 @@ from tagmatch.model.errors import (
 FAULTS = (pa.ArrowException, flight.FlightError, OSError)
 #: The columns of a stream of single messages; of one with attributes, packed, or locations; of one with areas, too
 TAGS_ONLY = pa.schema([("tags", pa.list_(pa.string()))])
-WITH_MORE = pa.schema([*TAGS_ONLY, ("attributes", pa.binary()), ("location", pa.list_(pa.float64()))])
+WITH_MORE = pa.schema([*TAGS_ONLY, ("attributes", pa.binary()), ("location", pa.list_(pa.list_(pa.float64())))])
 WITH_AREA = pa.schema([*WITH_MORE, ("within", AREA_STRUCTS)])
 
 _URL = re.compile(r"grpc(\+tls|\+tcp)?://(\[[^\]]+\]|[^:/@?#]+):\d+/?")

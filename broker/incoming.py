@@ -30,7 +30,7 @@ from tagmatch.model.errors import (
     InvalidValueError,
     TagMatchError,
 )
-from tagmatch.model.input.places import checked_location
+from tagmatch.model.input.places import checked_locations
 from tagmatch.model.input.values import packed
 from tagmatch.model.names import near_match, near_name
 
@@ -70,7 +70,7 @@ class MessageRow(NamedTuple):
     came: GatewayMessage
     tags: list[str]
     attributes: bytes  # packed, so that values of one attribute may be of any types
-    location: tuple[float, float] | None
+    location: list[tuple[float, float]]  # none, one or several
     channel: str | None
 
 
@@ -107,8 +107,7 @@ def row_of(came: GatewayMessage, form: Form, *, plane: bool = False) -> MessageR
         for name, value in found.get("attributes", {}).items():
             given.setdefault(name, []).append(value)
         location = found.get("location", location)
-    if location is not None:
-        location = checked_location(tuple(location) if isinstance(location, list) else location, plane=plane)
+    location = checked_locations(location, plane=plane)
     if TAG_LIST in given:
         raise InvalidValueError(f"an attribute of a message cannot be called {TAG_LIST!r} here")
     every = {name: values[0] if len(values) == 1 else _flat(values) for name, values in given.items()}
@@ -123,8 +122,8 @@ def row_of(came: GatewayMessage, form: Form, *, plane: bool = False) -> MessageR
 def table_in(rows: Sequence[MessageRow], steady: int = 0) -> pa.Table:
     """Rows as a table that `Hub.publish` takes; messages expire after the rest of their time, by `steady_us`."""
     columns: dict[str, pa.Array] = {"tags": pa.array([row.tags for row in rows], pa.list_(pa.large_string()))}
-    if any(row.location is not None for row in rows):
-        columns["location"] = pa.array([row.location for row in rows], pa.list_(pa.float64()))
+    if any(row.location for row in rows):
+        columns["location"] = pa.array([row.location for row in rows], pa.list_(pa.list_(pa.float64())))
     if any(row.attributes for row in rows):
         columns["attributes"] = pa.array([row.attributes for row in rows], pa.binary())
     columns[ID] = pa.array([row.came.id for row in rows], pa.binary())

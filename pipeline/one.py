@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tagmatch.model.arrays import I64Array, U8Array, U32Array, U64Array
 from tagmatch.model.columns import joined_tags
-from tagmatch.model.input.places import NO_PLACE
+from tagmatch.model.input.places import NO_PLACE, ONE_PLACE
 from tagmatch.model.input.values import NO_ATTRIBUTES
 from tagmatch.model.kernels.entry import IS_LOCKED, Entry, bound
 from tagmatch.model.kernels.hashing import xxh64
@@ -108,7 +108,7 @@ def alone(
     entered: bool = False,
 ) -> Alone | None:
     """What answers one query without a packet, and the query as it takes it; `None` if it needs a packet."""
-    joined = None if one is None else joined_tags(tags)
+    joined = None if one is None or len(place) > ONE_PLACE else joined_tags(tags)
     if one is None or joined is None:
         return None
     return one, single((*joined, attributes, place, None if entered else tags))

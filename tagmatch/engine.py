@@ -39,7 +39,7 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.input.declared_columns import as_declared, attributes_of
 from tagmatch.model.input.messages import Message, Queries, queries_of, rows_of_messages
-from tagmatch.model.input.places import NO_PLACE, area_has, checked_location, coordinates, packed_place
+from tagmatch.model.input.places import NO_PLACE, area_has, checked_locations, coordinates, packed_place
 from tagmatch.model.input.putting import kinds_of_put, rows_to_put, to_put
 from tagmatch.model.input.subscriptions import COLUMNS, alternatives, columns_of, nears_of, rows_to_store
 from tagmatch.model.input.values import NO_ATTRIBUTES, packed
@@ -584,16 +584,16 @@ class LocalEngine:
 
     def _keys_there(self, stored: frozenset[str], keys: tuple[Any, ...], place: Place) -> tuple[Any, ...]:
         """Of the keys of a set, those whose clients are where the set, or the message, says that they must be."""
-        areas = [place.within] if place.within is not None else []
-        if place.location is not None:
-            lon, lat = checked_location(place.location, plane=self._options.plane)
-            areas += [Circle(lon, lat, metres) for metres in nears_of(stored)]
+        # Of each of these, one must have the client
+        areas = [[place.within]] if place.within is not None else []
+        if points := checked_locations(place.location, plane=self._options.plane):
+            areas += [[Circle(*point, metres) for point in points] for metres in nears_of(stored)]
         if not areas:
             return keys
         lons, lats = self.clients.where(KEY_CHECKS[self._key_type].many(list(keys), "keys"))
         there = ~np.isnan(lons)
-        for area in areas:
-            there &= area_has(area, lons, lats, plane=self._options.plane)
+        for some in areas:
+            there &= np.any([area_has(area, lons, lats, plane=self._options.plane) for area in some], axis=0)
         return tuple(compress(keys, there))
 
     @_interrupted_plainly

@@ -145,12 +145,17 @@ class _There:
             kinds = locations.kinds[messages]
             there = areas_have(kinds | LOWER, locations.values[messages], lons, lats, plane=self.plane) & ~nowhere
             kept &= (kinds == 0) | there
-        lon, lat = locations.lon[messages], locations.lat[messages]
-        asked = np.flatnonzero(np.isfinite(metres) & ~np.isnan(lon))
-        around = np.stack([lon, lat, metres, np.zeros(len(keys))], axis=1)[asked]
-        circles = np.full(len(asked), CIRCLE, np.uint8)
-        kept[asked] &= areas_have(circles, around, lons[asked], lats[asked], plane=self.plane)
-        kept[asked] &= ~nowhere[asked]
+        asked = np.flatnonzero(np.isfinite(metres) & ~np.isnan(locations.lon[messages]))
+        owners, lon, lat = locations.every()
+        begins = np.searchsorted(owners, np.arange(len(locations) + 1))
+        sizes = np.diff(begins)[messages[asked]]
+        # All places of each key's message, key after key
+        of = np.repeat(np.arange(len(asked)), sizes)
+        at = np.arange(len(of)) + (begins[messages[asked]] - np.cumsum(sizes) + sizes)[of]
+        around = np.stack([lon[at], lat[at], metres[asked][of], np.zeros(len(of))], axis=1)
+        circles = np.full(len(of), CIRCLE, np.uint8)
+        near = areas_have(circles, around, lons[asked][of], lats[asked][of], plane=self.plane)
+        kept[asked] &= (np.bincount(of[near], minlength=len(asked)) > 0) & ~nowhere[asked]
         return kept
 
 

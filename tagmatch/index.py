@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tagmatch.model.change_counts import ChangeCounts
     from tagmatch.model.records import Record
     from tagmatch.model.tables import Snapshot
-    from tagmatch.model.where.areas import Area, Box, Circle
+    from tagmatch.model.where.areas import Area, Box, Circle, Location
     from tagmatch.reasons import Reasons
 
     #: Type of keys
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     class AwaitOptions(TypedDict, total=False):
         """Keyword arguments of `Index.amatch`."""
 
-        location: tuple[float, float] | None
+        location: Location | None
         within: Circle | Box | None
         channel: str | None
         only: str | None
@@ -670,7 +670,7 @@ class Index(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
+        location: Location | None = None,
         within: Circle | Box | None = None,
         columns: None = None,
         only: str | None = None,
@@ -682,7 +682,7 @@ class Index(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
+        location: Location | None = None,
         within: Circle | Box | None = None,
         columns: Sequence[str],
         only: str | None = None,
@@ -693,7 +693,7 @@ class Index(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
+        location: Location | None = None,
         within: Circle | Box | None = None,
         columns: Sequence[str] | None = None,
         only: str | None = None,
@@ -709,10 +709,11 @@ class Index(Generic[K]):
         attributes : mapping, optional
             What the conditions of sets (`where`) are about, by name: a `bool`, `int`, `float` or `str`, also of NumPy,
             several of these in a list, tuple or set, or `None` where there is no value.
-        location : tuple of two numbers, optional
-            Where the message is: longitude and latitude in degrees, or x and y on the plane. A set with an area is
-            satisfied if that has the location; a `Near` if the client, whose key the set has, is near it. Without a
-            location, no area is satisfied, and every negated one is.
+        location : tuple of two numbers, or list of such tuples, optional
+            Where the message is: longitude and latitude in degrees, or x and y on the plane; or several places. A set
+            with an area is satisfied if that has one of them; a `Near` if the client, whose key the set has, is near
+            one. A negated area must have none of them. Without a location, as with an empty list, no area is
+            satisfied, and every negated one is.
         within : Circle or Box, optional
             Where the clients must be that the message is for: only keys are given whose client is within this area
             (`move` says where clients are). Where there is no `location`, a `Near` asks for no more.
@@ -774,7 +775,7 @@ class Index(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
+        location: Location | None = None,
         within: Circle | Box | None = None,
         only: str | None = None,
     ) -> set[K]:
@@ -816,9 +817,9 @@ class Index(Generic[K]):
             of maps from names to such values has an attribute for each entry: faster where there are many names, of
             which a message has few. So has a column `attributes` of structs for each field. A column `location` of
             structs with `lon` and `lat` (`x` and `y` on the plane), or of lists of two numbers, says where messages
-            are, and a column `within` of structs, as `area` of `add_subscriptions`, which clients they are for. `id` is
-            left aside. A name that is nearly one of these five, such as `tag` or `Location`, is an error; an attribute
-            of that name goes into `attributes`.
+            are, or one of lists of these, if they have several places, and a column `within` of structs, as `area` of
+            `add_subscriptions`, which clients they are for. `id` is left aside. A name that is nearly one of these
+            five, such as `tag` or `Location`, is an error; an attribute of that name goes into `attributes`.
         unique : bool
             Give each key of a query once (ascending), as `match_unique` does.
         channel : str, optional
@@ -872,7 +873,7 @@ class Index(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
+        location: Location | None = None,
         within: Circle | Box | None = None,
         unique: bool = False,
         only: str | None = None,
@@ -901,7 +902,7 @@ class Index(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
+        location: Location | None = None,
         within: Circle | Box | None = None,
         only: str | None = None,
     ) -> bool:
@@ -1127,7 +1128,7 @@ class Index(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
+        location: Location | None = None,
         within: Circle | Box | None = None,
         unique: bool = False,
         block: bool = True,
@@ -1221,7 +1222,7 @@ class Index(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
+        location: Location | None = None,
         within: Circle | Box | None = None,
         unique: bool = False,
         channel: str | None = None,
@@ -1256,7 +1257,7 @@ class Index(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
+        location: Location | None = None,
         within: Circle | Box | None = None,
         key: None = None,
         only: str | None = None,
@@ -1268,7 +1269,7 @@ class Index(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
+        location: Location | None = None,
         within: Circle | Box | None = None,
         key: K,
         only: str | None = None,
@@ -1279,7 +1280,7 @@ class Index(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
+        location: Location | None = None,
         within: Circle | Box | None = None,
         key: K | None = None,
         only: str | None = None,

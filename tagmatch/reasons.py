@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from tagmatch.model.columns import tag_list
-from tagmatch.model.input.places import area_has, checked_location
+from tagmatch.model.input.places import area_has, checked_locations
 from tagmatch.model.kernels.sphere import EARTH, points
 from tagmatch.model.where.areas import Area, Box, Circle, Near, Place, text_of
 from tagmatch.model.where.automata import finds
@@ -163,8 +163,8 @@ class Asked(NamedTuple):
         plane: bool,
     ) -> Self:
         """A message as callers give it, whose values and places are sound."""
-        location = None if place.location is None else checked_location(place.location, plane=plane)
-        return cls(frozenset(tag_list(tags)), attributes or {}, Place(location, place.within), client, plane)
+        points = checked_locations(place.location, plane=plane)
+        return cls(frozenset(tag_list(tags)), attributes or {}, Place(points, place.within), client, plane)
 
     def reasons(self, key: Any, sets: Iterable[frozenset[str]]) -> Reasons:
         """Why the key, which these sets have, is an answer or is not."""
@@ -228,22 +228,23 @@ class Asked(NamedTuple):
 
     def _area(self, constraint: Constraint) -> Test:
         area: Any = constraint.area
-        at: Any = self.place.location
-        has = None if at is None else _place_text(at)
-        if isinstance(area, Near):
-            holds, why = self._near(area, at)
-        elif at is None:
-            holds, why = False, "the message has no location"
+        points: Any = self.place.location
+        has = ", ".join(map(_place_text, points)) or None
+        found = [self._near(area, at) if isinstance(area, Near) else self._at(area, at) for at in points]
+        if points:
+            holds, why = any(each for each, _ in found), "; ".join(each for _, each in found)
         else:
-            holds, why = _is_in(area, at, plane=self.plane), _outside(area, at, "the message", plane=self.plane)
+            holds, why = isinstance(area, Near) and self.place.within is not None, "the message has no location"
         if constraint.negated:
             holds, why = not holds, "the message is within"
         return Test("area", constraint.text, holds, has, None if holds else why)
 
-    def _near(self, area: Near, at: Any) -> tuple[bool, str]:
-        """Whether the client is near, and why it is not."""
-        if at is None:
-            return self.place.within is not None, "the message has no location"
+    def _at(self, area: Any, at: Point) -> tuple[bool, str]:
+        """Whether the area has a place of the message, and why it has not."""
+        return _is_in(area, at, plane=self.plane), _outside(area, at, "the message", plane=self.plane)
+
+    def _near(self, area: Near, at: Point) -> tuple[bool, str]:
+        """Whether the client is near a place of the message, and why it is not."""
         if self.client is None:
             return False, "the client has no position"
         around = Circle(*self.client, area.metres)

@@ -240,18 +240,20 @@ def _precedence(version: str) -> Any:
 class There(NamedTuple):
     """The place of a message, the area of the clients that it is for, and the place of one of these."""
 
-    location: Place | None = None
+    location: Place | list[Place] | None = None  # one place, or several
     within: Any = None
     client: Place | None = None
     plane: bool = False
 
     def holds(self, area: Any) -> bool:
         """Whether the message is in an area; one around the client may be for all clients within another."""
+        several: Any = self.location if isinstance(self.location, list) else [self.location]
+        places = [place for place in several if place is not None]
         if hasattr(area, "west") or hasattr(area, "lon"):
-            return surely_has(area, self.location, plane=self.plane)
-        if self.location is None or self.client is None:
-            return self.location is None and self.within is not None
-        return surely_has(Around(*self.client, area.metres), self.location, plane=self.plane)
+            return any(surely_has(area, place, plane=self.plane) for place in places)
+        if not places or self.client is None:
+            return not places and self.within is not None
+        return any(surely_has(Around(*self.client, area.metres), place, plane=self.plane) for place in places)
 
 
 NOWHERE = There()

@@ -19,7 +19,7 @@ from tagmatch.model.arrays import F64Array, I64Array, Memo, Strings, TagLists, o
 from tagmatch.model.arrow import as_table, from_tag_lists, plain_strings, rows_of, to_strings
 from tagmatch.model.columns import repeated, rows_of_tags, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.input.places import Locations, locations_in, without_locations
+from tagmatch.model.input.places import Further, Locations, locations_in, without_locations
 from tagmatch.model.input.values import (
     NO_BYTES,
     NO_PLACES,
@@ -419,4 +419,8 @@ def _joined_places(parts: list[Locations]) -> Locations:
     lon, lat, kinds, values = (
         np.concatenate([getattr(each, name) for each in parts]) for name in ("lon", "lat", "kinds", "values")
     )
-    return Locations(lon, lat, kinds, values)
+    if not any(len(each.further.lon) for each in parts):
+        return Locations(lon, lat, kinds, values)
+    lengths = np.concatenate([each.further.lengths(len(each)) for each in parts])
+    others = (np.concatenate([getattr(each.further, name) for each in parts]) for name in ("lon", "lat"))
+    return Locations(lon, lat, kinds, values, Further.of(lengths, *others))

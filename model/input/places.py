@@ -8,13 +8,14 @@ import re
 import struct
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import BoolArray, F64Array, TagLists, U8Array
+from tagmatch.model.arrays import BoolArray, F64Array, I64Array, TagLists, U8Array, frozen, offsets_of
 from tagmatch.model.arrow import plain_array, plain_strings, reject_no_utf8
 from tagmatch.model.columns import arrow_chunks, listed_in, rows_of_tags, shown
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
@@ -51,6 +52,8 @@ NO_PLACE = b""
 
 _BEGINS_POLYGON = re.compile(r"\s*(multi)?polygon\b", re.IGNORECASE)
 _NUMBERS = struct.Struct("7d")
+#: Bytes of a packed place without further places
+ONE_PLACE = _NUMBERS.size
 _NOWHERE, _ANYWHERE = (math.nan, math.nan), (0.0, 0.0, 0.0, 0.0, 0.0)
 _NOWHERE_AT_ALL = _NUMBERS.pack(*_NOWHERE, *_ANYWHERE)
 _CIRCLE, _BOX = map(float, b"cb")
@@ -60,18 +63,19 @@ def packed_place(location: object, within: object, *, plane: bool) -> bytes:
     """Where one message is, and where the clients are that it is for, as seven doubles; nothing, if it says neither.
 
     These are `lon` and `lat`, NaN if the message has no location; the letter of the area, 0 if it has none; and four
-    numbers of the area (see `Shapes`). InvalidTypeError, InvalidValueError: they are no two numbers, no circle or box,
-    or out of range.
+    numbers of the area (see `Shapes`). Two more follow for each further place. InvalidTypeError, InvalidValueError:
+    they are no two numbers, no circle or box, or out of range.
     """
     if location is None and within is None:
         return NO_PLACE
-    place = _NOWHERE if location is None else checked_location(location, plane=plane)
+    first, *others = checked_locations(location, plane=plane) or [_NOWHERE]
+    further = struct.pack(f"{2 * len(others)}d", *chain.from_iterable(others)) if others else b""
     if within is None:
-        return _NUMBERS.pack(*place, *_ANYWHERE)
+        return _NUMBERS.pack(*first, *_ANYWHERE) + further
     area = _checked_area(within, plane=plane)
     if isinstance(area, Box):
-        return _NUMBERS.pack(*place, _BOX, area.west, area.south, area.east, area.north)
-    return _NUMBERS.pack(*place, _CIRCLE, area.lon, area.lat, area.metres, 0.0)
+        return _NUMBERS.pack(*first, _BOX, area.west, area.south, area.east, area.north) + further
+    return _NUMBERS.pack(*first, _CIRCLE, area.lon, area.lat, area.metres, 0.0) + further
 
 
 def _checked_area(within: object, *, plane: bool) -> Circle | Box:
@@ -89,25 +93,65 @@ def _checked_area(within: object, *, plane: bool) -> Circle | Box:
     return within  # type: ignore[return-value]
 
 
-def checked_location(location: object, *, plane: bool) -> tuple[float, float]:
-    """The two numbers of a location; errors (see `packed_place`)."""
+def checked_locations(location: object, *, plane: bool) -> list[tuple[float, float]]:
+    """The places of a location: none, one, or several, of a list of them; errors (see `packed_place`)."""
+    if location is None:
+        return []
+    places: Any = location
+    if location != [] and not (
+        isinstance(places, list | tuple) and any(isinstance(each, list | tuple) for each in places)
+    ):
+        return [_checked_location(location, "location", plane=plane)]
+    return [_checked_location(each, f"location: place {number}", plane=plane) for number, each in enumerate(places)]
+
+
+def _checked_location(location: object, label: str, *, plane: bool) -> tuple[float, float]:
+    """The two numbers of a place; errors (see `packed_place`)."""
     if not isinstance(location, tuple | list) or len(location) != 2:
+        names = "(x, y)" if plane else "(lon, lat)"
+        several = ", or a list of such places" if label == "location" else ""
         raise InvalidTypeError(
-            f"location must be two numbers, {'(x, y)' if plane else '(lon, lat)'}, "
-            f"not {type(location).__name__} {location!r:.80}"
+            f"{label} must be two numbers, {names}{several}, not {type(location).__name__} {location!r:.80}"
         )
     names = _NAMES[plane]
     try:
         lon, lat = (finite_number(name, value) for name, value in zip(names, location, strict=True))
     except (InvalidTypeError, InvalidValueError) as error:
-        raise type(error)(f"location: {error}") from None
+        raise type(error)(f"{label}: {error}") from None
     for name, value, limit, other, beside in (("lon", lon, MAX_LON, "lat", lat), ("lat", lat, MAX_LAT, "lon", lon)):
         if not plane and not -limit <= value <= limit:
-            raise InvalidValueError(f"location: {out_of_range(name, value, other, beside)}")
+            raise InvalidValueError(f"{label}: {out_of_range(name, value, other, beside)}")
     return lon, lat
 
 
 # -- in columns --------------------------------------------------------------------------------------------------------
+
+
+class Further(NamedTuple):
+    """The places of messages beyond the first of each, as kernels take them."""
+
+    offsets: I64Array  # Message `i` has those from `offsets[i]` to `offsets[i + 1]`; empty if none has any
+    lon: F64Array
+    lat: F64Array
+
+    @classmethod
+    def of(cls, lengths: I64Array, lon: F64Array, lat: F64Array) -> Further:
+        """These places, so many of each message."""
+        return cls(offsets_of(lengths), lon, lat) if len(lon) else NO_FURTHER
+
+    def part(self, first: int, last: int) -> Further:
+        """Those of messages `first` to `last`."""
+        if not len(self.offsets):
+            return self
+        begin, end = self.offsets[first], self.offsets[last]
+        return Further.of(np.diff(self.offsets[first : last + 1]), self.lon[begin:end], self.lat[begin:end])
+
+    def lengths(self, count: int) -> I64Array:
+        """How many each of `count` messages has."""
+        return np.diff(self.offsets) if len(self.offsets) else np.zeros(count, np.int64)
+
+
+NO_FURTHER = Further(frozen(np.zeros(0, np.int64)), frozen(np.zeros(0)), frozen(np.zeros(0)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,22 +162,36 @@ class Locations:
     lat: F64Array
     kinds: U8Array  # letters of areas (see `Shapes`); 0 where a message has none, empty if none has one
     values: F64Array  # [n, 4] (see `Shapes`); as long as `kinds`
+    further: Further = NO_FURTHER
 
     def __len__(self) -> int:
         return len(self.lon)
 
     def part(self, first: int, last: int) -> Locations:
         """Those of messages `first` to `last`."""
-        return Locations(self.lon[first:last], self.lat[first:last], self.kinds[first:last], self.values[first:last])
+        further, some = self.further.part(first, last), slice(first, last)
+        return Locations(self.lon[some], self.lat[some], self.kinds[some], self.values[some], further)
+
+    def every(self) -> tuple[I64Array, F64Array, F64Array]:
+        """All places, message after message, NaN for one that has none: of each the message, and both numbers."""
+        owners = np.repeat(np.arange(len(self)), 1 + self.further.lengths(len(self)))
+        is_first = np.diff(owners, prepend=-1) > 0
+        lon, lat = np.empty((2, len(owners)))
+        lon[is_first], lat[is_first] = self.lon, self.lat
+        lon[~is_first], lat[~is_first] = self.further.lon, self.further.lat
+        return owners, lon, lat
 
 
 def locations_in(places: Iterable[bytes]) -> Locations:
     """Where the messages are of which these are the packed places."""
-    numbers = np.frombuffer(b"".join(each or _NOWHERE_AT_ALL for each in places)).reshape(-1, 7)
+    given = [each or _NOWHERE_AT_ALL for each in places]
+    numbers = np.frombuffer(b"".join(each[:ONE_PLACE] for each in given)).reshape(-1, 7)
     kinds = numbers[:, 2].astype(np.uint8)
     if not kinds.any():
         kinds = kinds[:0]
-    return Locations(numbers[:, 0].copy(), numbers[:, 1].copy(), kinds, numbers[: len(kinds), 3:].copy())
+    others = np.frombuffer(b"".join(each[ONE_PLACE:] for each in given)).reshape(-1, 2)
+    further = Further.of(np.array([len(each) - ONE_PLACE for each in given]) // 16, *others.T.copy())
+    return Locations(numbers[:, 0].copy(), numbers[:, 1].copy(), kinds, numbers[: len(kinds), 3:].copy(), further)
 
 
 def locations_of(rows: TagLists, first: int, last: int) -> Locations | None:
@@ -197,11 +255,11 @@ def without_locations(
     if not there:
         return batch, None
     places = batch.column(LOCATION) if LOCATION in there else pa.nulls(len(batch))
-    lon, lat = places_in(places, f"column {LOCATION!r}", plane=plane, first_row=first_row)
+    lon, lat, further = locations_of_rows(places, f"column {LOCATION!r}", plane=plane, first_row=first_row)
     kinds, values = np.zeros(0, np.uint8), np.zeros((0, 4))
     if WITHIN in there:
         kinds, values = shapes_in(batch.column(WITHIN), f"column {WITHIN!r}", plane=plane, first_row=first_row)
-    return batch.drop_columns(there), Locations(lon, lat, kinds, values)
+    return batch.drop_columns(there), Locations(lon, lat, kinds, values, further)
 
 
 def names_of_places(*, plane: bool) -> tuple[str, str]:
@@ -215,8 +273,29 @@ def is_place_column(schema: pa.Schema, name: str) -> bool:
     return place >= 0 and (pa.types.is_struct(schema.types[place]) or is_list(schema.types[place]))
 
 
-def places_in(column: pa.Array, name: str, *, plane: bool, first_row: int) -> tuple[F64Array, F64Array]:
-    """Places of rows, NaN where there are none; messages of errors begin with `name`."""
+def locations_of_rows(
+    column: pa.Array, name: str, *, plane: bool, first_row: int
+) -> tuple[F64Array, F64Array, Further]:
+    """The first place of each row, NaN where there is none, and the others, if rows have lists of places."""
+    kind = column.type
+    if not is_list(kind) or not (pa.types.is_struct(kind.value_type) or is_list(kind.value_type)):
+        return *_places_in(column, name, None, plane=plane, first_row=first_row), NO_FURTHER
+    lengths = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
+    owners, every = np.repeat(np.arange(len(column)), lengths), pc.list_flatten(column)
+    if every.null_count:
+        row = first_row + int(owners[np.argmin(_there(every))])
+        raise NullError(f"{name}: row {row} has a null in its list of places")
+    all_lon, all_lat = _places_in(every, name, owners, plane=plane, first_row=first_row)
+    is_first = np.diff(owners, prepend=-1) > 0
+    lon, lat = np.full((2, len(column)), np.nan)
+    lon[lengths > 0], lat[lengths > 0] = all_lon[is_first], all_lat[is_first]
+    return lon, lat, Further.of(np.maximum(lengths - 1, 0), all_lon[~is_first], all_lat[~is_first])
+
+
+def _places_in(
+    column: pa.Array, name: str, owners: I64Array | None, *, plane: bool, first_row: int
+) -> tuple[F64Array, F64Array]:
+    """Places, NaN where there are none; errors begin with `name`, and name the row, which is of `owners` if given."""
     names = _NAMES[plane]
     if pa.types.is_null(column.type):
         return np.full(len(column), np.nan), np.full(len(column), np.nan)
@@ -231,15 +310,14 @@ def places_in(column: pa.Array, name: str, *, plane: bool, first_row: int) -> tu
         there = _there(column)
         wrong = there & (pc.list_value_length(column).fill_null(2).to_numpy() != 2)
         if wrong.any():
-            raise InvalidValueError(
-                f"{name}: row {first_row + int(np.argmax(wrong))} must have two numbers, {' and '.join(names)}"
-            )
+            row = _row_of(wrong, owners, first_row)
+            raise InvalidValueError(f"{name}: row {row} must have two numbers, {' and '.join(names)}")
         lon, lat = np.full((2, len(column)), np.nan)
         lon[there], lat[there] = _numbers(pc.list_flatten(column), f"{name}: {names[0]}").reshape(-1, 2).T
     finite = np.isfinite(lon) & np.isfinite(lat)
     if not finite.all() and (wrong := _there(column) & ~finite).any():
         at = int(np.argmax(wrong))
-        given, row = column[at].as_py(), first_row + at
+        given, row = column[at].as_py(), _row_of(wrong, owners, first_row)
         numbers = [given[field] for field in names] if isinstance(given, dict) else given
         for field, number in zip(names, numbers, strict=True):
             if number is None:
@@ -247,8 +325,14 @@ def places_in(column: pa.Array, name: str, *, plane: bool, first_row: int) -> tu
             if not np.isfinite(number):
                 raise InvalidValueError(f"{name}: row {row}: {field} must be finite, not {number}")
     if not plane:
-        _reject_out_of_range(lon, lat, f"{name}: row", first_row)
+        _reject_out_of_range(lon, lat, f"{name}: row", first_row, owners)
     return lon, lat
+
+
+def _row_of(wrong: BoolArray, owners: I64Array | None, first_row: int) -> int:
+    """The row of the first place that is wrong."""
+    at = int(np.argmax(wrong))
+    return first_row + (at if owners is None else int(owners[at]))
 
 
 def _check_numbers(kind: pa.DataType, name: str, given: str | None = None) -> None:
@@ -265,15 +349,17 @@ def _numbers(values: pa.Array, name: str, given: str | None = None) -> F64Array:
     return numbers
 
 
-def _reject_out_of_range(lon: F64Array, lat: F64Array, label: str, first_row: int) -> None:
+def _reject_out_of_range(
+    lon: F64Array, lat: F64Array, label: str, first_row: int, owners: I64Array | None = None
+) -> None:
     """Raise `InvalidValueError` for the first place, of those that are not NaN, that is not on the sphere."""
     wrong = (np.abs(lon) > MAX_LON) | (np.abs(lat) > MAX_LAT)
     if wrong.any():
-        row = int(np.argmax(wrong))
-        numbers = {"lon": float(lon[row]), "lat": float(lat[row])}
+        at = int(np.argmax(wrong))
+        numbers = {"lon": float(lon[at]), "lat": float(lat[at])}
         name, other = ("lon", "lat") if abs(numbers["lon"]) > MAX_LON else ("lat", "lon")
         problem = out_of_range(name, numbers[name], other, numbers[other])
-        raise InvalidValueError(f"{label} {first_row + row}: {problem}")
+        raise InvalidValueError(f"{label} {_row_of(wrong, owners, first_row)}: {problem}")
 
 
 # -- areas, in columns -------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.where import outlines
@@ -231,10 +231,14 @@ def text_of(area: Area) -> str:
     return f"{name}({', '.join(repr(getattr(area, field)).removesuffix('.0') for field in FIELDS[name])})"
 
 
+#: A place, or several
+Location: TypeAlias = tuple[float, float] | list[tuple[float, float]]
+
+
 class Place(NamedTuple):
     """Where one message is, and in which area the clients must be that it is for, as callers say it."""
 
-    location: object = None  # two numbers, which are not checked yet
+    location: object = None  # two numbers, or a list of such places, which are not checked yet
     within: object = None  # a circle or a box
 
     @property

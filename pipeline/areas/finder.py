@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -17,9 +17,10 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, Lists, U32Array, U64Array, UIntArray, frozen, offsets_of
 from tagmatch.model.errors import DeviceError, DeviceMemoryError
-from tagmatch.model.input.places import Locations, locations_of
+from tagmatch.model.input.places import NO_FURTHER, Locations, locations_of
 from tagmatch.model.kernels.intrinsics import Prepared, array_at, arrays_at, own_array_at
 from tagmatch.model.kernels.jit import copy, inlined, kernel, lent, with_room
+from tagmatch.model.kernels.lists import gather
 from tagmatch.model.kernels.outlines import CORRIDOR, POLYGON, outline_has
 from tagmatch.model.kernels.sphere import LOWER, is_in_area
 from tagmatch.model.tables import Segment, is_deleted
@@ -150,40 +151,44 @@ class AreaFinder(Finder):
     def find(self, prepared: Sought) -> RowsFound:
         """As `Finder` says; of sets that follow clients, it finds the keys of those that a message is for."""
         index, (groups, _, locations, device) = self.index, prepared
-        if locations is None:
-            nowhere = np.full(len(groups), np.nan)
-            places = all_frozen(Places(nowhere, nowhere))
-        else:
-            places = all_frozen(Places(locations.lon, locations.lat))
         rows = Lists(np.zeros(len(groups) + 1, np.int64), np.zeros(0, np.uint32))
         own, there = index.searchers, device or (None, None)
         if locations is not None and len(index.fixed_rows):
-            rows = self._ask(there[0], own.areas, places, groups)
+            rows = _at_each_place(locations, groups, lambda places, its, _: self._ask(there[0], own.areas, places, its))
         if len(index.loose.values):
             rows = Lists(*with_loose(_arrays(rows), _arrays(groups), _arrays(index.loose), _ALL)[:2])
-        rows = self._satisfied(rows, _THEMSELVES, prepared, places)
+        rows = self._satisfied(rows, _THEMSELVES, prepared)
         followers = index.followers
         if followers is None or locations is None:
             return RowsFound(rows)
-        if locations.kinds.any():
-            shapes = Shapes(locations.kinds | LOWER, locations.values)
-            entries = followers.cells.find(places, groups, shapes)
+        cells, kinds, values = followers.cells, locations.kinds, locations.values
+        if kinds.any():
+            entries = _at_each_place(
+                locations,
+                groups,
+                lambda places, its, of: cells.find(places, its, Shapes(kinds[of] | LOWER, values[of])),
+            )
         else:
-            entries = self._ask(there[1], followers.cells, places, groups)
-        entries = self._satisfied(entries, followers.rows, prepared, places)
+            entries = _at_each_place(locations, groups, lambda places, its, _: self._ask(there[1], cells, places, its))
+        entries = self._satisfied(entries, followers.rows, prepared)
         if not len(entries.values):
             return RowsFound(rows)
         return RowsFound(rows, key_places=Lists(entries.offsets, followers.places[entries.values].astype(np.uint64)))
 
-    def _satisfied(self, found: Lists, row_of: U32Array, sought: Sought, places: Places) -> Lists:
+    def _satisfied(self, found: Lists, row_of: U32Array, sought: Sought) -> Lists:
         """What was found, whose rows these are, without what other areas say no to, or that asks for more."""
-        index, filters = self.index, self.index.filters
+        index, filters, locations = self.index, self.index.filters, sought.locations
         asks_more = len(index.tests.of_rows) + len(index.sets.of_rows) > 0
         if not (asks_more and len(found.values)):  # a call with as many arrays takes 10 us
             return found
         codes = np.zeros(0 if filters is None else filters.attributes.count, np.uint32)
-        asked, known = (sought.messages, places.lon, places.lat, codes), (index.tests, index.sets, index.plane)
-        ends, values, _ = satisfied(_arrays(found), row_of, known, asked)
+        lon = lat = np.full(len(found), np.nan)
+        if locations is not None:
+            lon, lat = locations.lon, locations.lat
+        further = NO_FURTHER if locations is None else locations.further
+        places = (*all_frozen(Places(lon, lat)), *all_frozen(further))
+        known = index.tests, index.sets, index.plane
+        ends, values, _ = satisfied(_arrays(found), row_of, known, (sought.messages, places, codes))
         return Lists(ends, values)
 
     def _ask(self, device: Searcher | None, cpu: Searcher, places: Places, groups: Lists) -> Lists:
@@ -202,6 +207,19 @@ class AreaFinder(Finder):
     def one_query(self, segment: Segment, tags: TagIndex) -> OneLocated | None:
         """As `Finder` says; `None` if tests are computed, which packets do."""
         return None if self.index.computed is not None else one_located(segment, tags, self.index)
+
+
+def _at_each_place(
+    locations: Locations, groups: Lists, find: Callable[[Places, Lists, I64Array | slice], Lists]
+) -> Lists:
+    """What a search finds for messages at any of their places, each once; it is told which messages places are of."""
+    if not len(locations.further.lon):
+        return find(all_frozen(Places(locations.lon, locations.lat)), groups, slice(None))
+    owners, lon, lat = locations.every()
+    found = find(all_frozen(Places(lon, lat)), gather(groups, owners.astype(np.uint32)), owners)
+    pairs = np.unique(np.repeat(owners, found.lengths()) << _RANK_BITS | found.values)
+    offsets = offsets_of(np.bincount(pairs >> _RANK_BITS, minlength=len(locations)))
+    return Lists(offsets, (pairs & (1 << _RANK_BITS) - 1).astype(found.values.dtype))
 
 
 def groups_of(index: AreaIndex, messages: MessageTable) -> Lists:
@@ -271,19 +289,29 @@ def with_loose(found, groups, loose, most):
 
 
 @lent
-def _has_areas(tests, row, lon, lat, plane):
-    """Whether all tests of a row hold in a place."""
+def _has_place(tests, test, lon, lat, plane):
+    """Whether the area of a test has a place."""
+    kind, values = tests.kinds[test], tests.values[test]
+    if np.isnan(lon):
+        return False
+    if kind in (POLYGON, CORRIDOR):
+        return outline_has(kind, values, tests.numbers, tests.places[test], lon, lat, plane)
+    return is_in_area(kind, values, lon, lat, plane)
+
+
+@lent
+def _has_areas(tests, row, places, message, plane):
+    """Whether all tests of a row hold for the places of a message: an area must have any, or, if negated, none."""
     number = tests.of_rows[row] if len(tests.of_rows) else -1
     if number >= 0:
-        somewhere = not np.isnan(lon)
+        lon, lat, offsets, lons, lats = places
         for test in range(tests.offsets[number], tests.offsets[number + 1]):
-            kind, values = tests.kinds[test], tests.values[test]
-            if not somewhere:
-                has = False
-            elif kind in (POLYGON, CORRIDOR):
-                has = outline_has(kind, values, tests.numbers, tests.places[test], lon, lat, plane)
-            else:
-                has = is_in_area(kind, values, lon, lat, plane)
+            has = _has_place(tests, test, lon[message], lat[message], plane)
+            if not has and len(offsets):
+                place, end = offsets[message], offsets[message + 1]
+                while place < end and not has:
+                    has = _has_place(tests, test, lons[place], lats[place], plane)
+                    place += 1
             if has == tests.negated[test]:
                 return False
     return True
@@ -295,7 +323,7 @@ def satisfied(found, row_of, known, asked):
 
     Its rows are those of `row_of`, or itself if that is empty. Rows that are in no group ask no more than areas.
     """
-    (offsets, values), (tests, sets, plane), (messages, lon, lat, first_codes) = found, known, asked
+    (offsets, values), (tests, sets, plane), (messages, places, first_codes) = found, known, asked
     count, used, touched = len(values), np.int64(0), np.uint32(0)
     if count == 0 or len(tests.of_rows) + len(sets.of_rows) == 0:
         return offsets, values, touched
@@ -322,7 +350,7 @@ def satisfied(found, row_of, known, asked):
                 several |= first_codes[messages.attributes[i]] != 0
                 first_codes[messages.attributes[i]] = messages.codes[i]
             for i in range(offsets[message], offsets[message + 1]):
-                holds = _has_areas(tests, np.int64(rows[i]), lon[message], lat[message], plane)
+                holds = _has_areas(tests, np.int64(rows[i]), places, message, plane)
                 if holds and begins[i] < stops[i]:
                     holds = verified(begins[i], stops[i], sets.records, own, first_codes, several, sets.constraints)
                 kept[used] = values[i]
@@ -442,7 +470,7 @@ def _find(dtypes: DTypes, *, plane: bool) -> Any:
         numbers[_KIND] = 0
         if len(place):
             numbers[:] = np.frombuffer(place, np.float64)
-        lon, lat = numbers[:1], numbers[1:2]
+        lon, lat, none_at = numbers[:1], numbers[1:2], np.empty(0)
         tags, beside = tags_in(text, count), read((attributes,))
         found, ends = np.empty(0, np.uint32), np.zeros(2 * len(tables) + 1, np.int64)
         for segment in range(len(tables)):
@@ -460,7 +488,7 @@ def _find(dtypes: DTypes, *, plane: bool) -> Any:
             if len(groups) == 0:
                 continue
             visits = Visits(lon, lat, np.array([0, len(groups)]), groups)
-            asked = (message, lon, lat, no_codes(table))
+            asked = (message, (lon, lat, np.empty(0, np.int64), none_at, none_at), no_codes(table))
             sets, is_all = none, True
             if len(array_at(table, _FIXED_ROWS, np.uint32)) + len(array_at(table, _LOOSE + 1, np.uint32)):
                 sets, is_all = _sets_of(origin, table, visits, asked, most)

@@ -709,9 +709,12 @@ def explain(
         ),
     ] = None,
     location: Annotated[
-        Any,
+        list[Any] | None,
         cli.option(
-            "Where the query is, as two numbers: 9.19,45.46.", default="nowhere", parser=_location, metavar="LON,LAT"
+            "Where the query is, as two numbers: 9.19,45.46; may be given several times.",
+            default="nowhere",
+            parser=_location,
+            metavar="LON,LAT",
         ),
     ] = None,
     key: Annotated[
@@ -726,10 +729,10 @@ def explain(
     with TagMatch.open(index, snapshot=snapshot, device="cpu", plane=plane) as tm:
         if key is not None:
             (asked,) = _keys_of(tm, [key], "--key")
-            reasons = tm.explain(tags, attributes, location=location, key=asked, only=only)
+            reasons = tm.explain(tags, attributes, location=location or None, key=asked, only=only)
             typer.echo(json.dumps(reasons.to_dict(), ensure_ascii=False) if as_json else str(reasons))
             return
-        for stored, keys in tm.explain(tags, attributes, location=location, only=only):
+        for stored, keys in tm.explain(tags, attributes, location=location or None, only=only):
             conditions = sorted(str(tag) for tag in stored if isinstance(tag, Where))
             record: dict[str, Any] = {"tags": sorted(tag for tag in stored if not isinstance(tag, Where)), "keys": keys}
             if conditions:

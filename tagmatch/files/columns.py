@@ -43,8 +43,8 @@ from tagmatch.model.input.places import (
     area_from,
     area_rows,
     is_place_column,
+    locations_of_rows,
     names_of_places,
-    places_in,
     shapes_in,
 )
 from tagmatch.model.input.putting import data_column
@@ -355,11 +355,22 @@ _area_structs = partial(_made, AREA_STRUCTS, _typed_area)
 _area_column = partial(_made, AREA_COLUMN, _any_area)
 
 
+def _locations(names: tuple[str, ...], rows: list[Any]) -> pa.Array:
+    """Locations of rows as structs; as lists of these, if a row has a list of places."""
+    kind = pa.struct(dict.fromkeys(names, pa.float64()))
+    several = [isinstance(row, list) and all(isinstance(each, list | dict) for each in row) for row in rows]
+    if not any(several):
+        return _made(kind, partial(_typed_location, names), rows)
+    lists = [row if is_list or row is None else [row] for row, is_list in zip(rows, several, strict=True)]
+    return _made(pa.list_(kind), lambda row: [_typed_location(names, each) for each in row], lists)
+
+
 def _typed_location(names: tuple[str, ...], given: object) -> dict[str, float]:
     record = dict(zip(names, given, strict=True)) if isinstance(given, list) and len(given) == len(names) else given
     if not isinstance(record, dict) or not set(record) <= set(names):
         raise InvalidTypeError(
-            f"a location must be [{', '.join(names)}] or an object with {' and '.join(names)}, not {shown(given)}"
+            f"a location must be [{', '.join(names)}] or an object with {' and '.join(names)}, "
+            f"or a list of such places, not {shown(given)}"
         )
     for name in names:
         if record.get(name) is None:
@@ -436,8 +447,8 @@ def _data_of_texts(name: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
 def columns_of_queries(attributes: tuple[str, ...], *, plane: bool) -> tuple[FileColumn, ...]:
     """What a query has: its tags, its id and attributes, and places, unless columns of their names are attributes."""
     kind = pa.struct(dict.fromkeys(names_of_places(plane=plane), pa.float64()))
-    located = partial(_made, kind, partial(_typed_location, names_of_places(plane=plane)))
-    location = partial(_check_places, LOCATION, places_in, plane=plane)
+    located = partial(_locations, names_of_places(plane=plane))
+    location = partial(_check_places, LOCATION, locations_of_rows, plane=plane)
     within = partial(_check_places, WITHIN, shapes_in, plane=plane)
     places = (
         FileColumn(LOCATION, (kind,), location, make=located, is_optional=True),

@@ -35,7 +35,7 @@ from tagmatch.model.arrays import IntArray
 from tagmatch.model.data_types import Schema, some_columns
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.messages import ATTRIBUTES, TAGS, messages_in, with_own_columns
-from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, places_in, shapes_in
+from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, locations_of_rows, shapes_in
 from tagmatch.model.options import KeyType, Wanted, check_one_of
 from tagmatch.model.storage.format import Manifest, key_type_of
 from tagmatch.model.storage.repository import Repository
@@ -344,7 +344,7 @@ def check_types(asked: AskedColumns, schema: pa.Schema, called: Mapping[str, str
         if not is_place_column(messages.schema, LOCATION):
             kind = spark_name(schema.types[places[LOCATION]])
             raise InvalidTypeError(f"{called[LOCATION]} must be a struct or an array of lon, lat, not {kind}")
-        places_in(messages.column(LOCATION), called[LOCATION], plane=False, first_row=0)
+        locations_of_rows(messages.column(LOCATION), called[LOCATION], plane=False, first_row=0)
     if WITHIN in places:
         shapes_in(messages.column(WITHIN), called[WITHIN], plane=False)
     messages_in([with_own_columns(messages.drop_columns(list(places)))])

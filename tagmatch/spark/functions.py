@@ -285,10 +285,12 @@ def _analyzed(stores: StoreSettings, arguments: Mapping[str, AnalyzeArgument], c
     return _Found(StructType([*wanted.fields]), index=Shipped.of(place, manifest, snapshot), wanted=wanted)
 
 
-def _place_of(location: Any) -> tuple[Any, ...] | None:
-    """Where a message is, of a struct of `lon` and `lat` in any order, or of an array."""
+def _place_of(location: Any) -> Any:
+    """Where a message is, of a struct of `lon` and `lat` in any order, or of an array, or of an array of these."""
     if location is None:
         return None
+    if not isinstance(location, Row) and all(isinstance(each, Row | list) for each in location):
+        return [*map(_place_of, location)]
     numbers = (location[name] for name in names_of_places(plane=False)) if isinstance(location, Row) else location
     return tuple(float(number) if isinstance(number, Decimal) else number for number in numbers)
 

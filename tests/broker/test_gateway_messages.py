@@ -73,13 +73,17 @@ def test_properties_are_read():
     row = row_of(GatewayMessage(properties, b"\xff"), "properties")
     attributes = {"price": 9.5, "city": ["Rome", "9"], "list": [1, 2], "Tag": "x", "id": 7, "location": "here"}
     assert (sorted(row.tags), row.attributes) == (["a", "b c", "d", "é"], packed(attributes))
-    assert (row.location, row.channel) == ((9.2, 45.5), "alarm")
+    assert (row.location, row.channel) == ([(9.2, 45.5)], "alarm")
     table = table_in([row])
     with index_of([["a"]], [1], where='Tag = "x" and id = 7 and location = "here"') as tm:
         assert tm.match_many(table.drop_columns(["id", "payload", "expires"])).to_pylist() == [[1]]
     payload = json.dumps({"tags": ["x"], "attributes": {"n": 1, "b": None}, "location": [1, 2]}).encode()
     row = row_of(GatewayMessage([("tag", "a")], payload), "json")
-    assert row[1:] == (["a", "x"], packed({"n": 1}), (1.0, 2.0), None)
+    assert row[1:] == (["a", "x"], packed({"n": 1}), [(1.0, 2.0)], None)
+    several = row_of(GatewayMessage([], b'{"location": [[1, 2], [3, 4]]}'), "json")
+    with index_of([[], []], [1, 2], where=["within circle(3, 4, 5)", "not within circle(3, 4, 5)"]) as tm:
+        asked = table_in([row, several]).drop_columns(["id", "payload", "expires"])
+        assert tm.match_many(asked).to_pylist() == [[2], [1]]
 
 
 WRONG_PROPERTIES = [

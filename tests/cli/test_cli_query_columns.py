@@ -265,8 +265,10 @@ def places(tmp_path_factory):
 
 
 def test_places(places, tmp_path):
+    several = {"tags": ["a"], "location": [[0, 0], {"lon": 9.19, "lat": 45.46}]}
     for kind in ("jsonl", "csv"):
-        assert answers(done("match", places, write(tmp_path / f"q.{kind}", [row for row, _ in PLACES]))) == FOUND
+        asked = write(tmp_path / f"q.{kind}", [row for row, _ in [*PLACES, (several, [])]])
+        assert answers(done("match", places, asked)) == [*FOUND, [1, 3]]
     pairs = [row.get("location") for row, _ in PLACES]
     lists = [list(pair.values()) if isinstance(pair, dict) else pair for pair in pairs]
     rows = [{**row, "location": pair} for (row, _), pair in zip(PLACES, lists, strict=True)]
@@ -274,6 +276,7 @@ def test_places(places, tmp_path):
     found = from_json_lines(done("explain", places, "a", "--location", "9.19,45.46"))
     shown = [("within circle(9.19, 45.46, 1000)", [1]), ("within near(2000)", [3])]
     assert sorted((row["where"], row["keys"]) for row in found) == shown
+    assert done("explain", places, "a", "--location", "0,0", "--location", "9.19,45.46") != ""
     assert done("explain", places, "a") == ""
     told = ended("explain", places, "a", "--location", "9.19").stderr.replace("│", " ").split()
     assert "'9.19' is no place: give two numbers, as in 9.19,45.46" in " ".join(told)
@@ -284,6 +287,7 @@ def test_mistakes_name_their_lines(places):
     for row, message in (
         ({"location": [1]}, "location': row 1: a location must be [lon, lat] or an object with lon and lat"),
         ({"location": {"lon": 1}}, "location': row 1: a location must have a number lat"),
+        ({"location": [[1, 2], [1]]}, "location': row 1: a location must be [lon, lat] or an object with lon and lat"),
         ({"location": [1, 95]}, "location': row 1: lat must be from -90 to 90, not 95.0"),
         ({"location": ["1", 2]}, "location': row 1: lon must be a number, not str '1'"),
         ({"within": {"metres": 5}}, "within': row 1: an area must be a circle or a box here, not near"),

@@ -253,12 +253,19 @@ def test_any_way_to_ask(data: st.DataObject, plane: bool, layout: Any, threads: 
 
 def table_of(asked: list[dict[str, Any]], *, plane: bool) -> pa.Table:
     names = ("x", "y") if plane else ("lon", "lat")
-    located = [message["location"] and dict(zip(names, message["location"], strict=True)) for message in asked]
+    located: list[Any] = [message["location"] for message in asked]
+    kind: pa.DataType = pa.struct(dict.fromkeys(names, pa.float64()))
+    if any(isinstance(each, list) for each in located):
+        kind = pa.list_(kind)
+        lists = [[each] if isinstance(each, tuple) else each for each in located]
+        located = [each and [dict(zip(names, place, strict=True)) for place in each] for each in lists]
+    else:
+        located = [each and dict(zip(names, each, strict=True)) for each in located]
     return pa.table(
         {
             "tags": pa.array([message["tags"] for message in asked], pa.list_(pa.string())),
             "x": pa.array([message["attributes"].get("x") for message in asked], pa.int64()),
-            "location": pa.array(located, pa.struct(dict.fromkeys(names, pa.float64()))),
+            "location": pa.array(located, kind),
             "within": pa.array([struct_of(message["within"]) for message in asked], AREA),
         }
     )

@@ -31,7 +31,7 @@ AREAS: list[Area] = [*SHAPES, *NEARS]
 class At(NamedTuple):
     """Where a message is, and in which area clients must be."""
 
-    location: Place | None = None
+    location: Place | list[Place] | None = None
     within: Circle | Box | None = None
 
     #: What the library gets
@@ -47,11 +47,16 @@ AREA = pa.struct({"kind": pa.string(), **dict.fromkeys(FIELDS, pa.float64())})
 
 
 def located_table(asked: list[tuple[list[str], At]]) -> pa.Table:
+    """Messages as a table, whose locations are lists of places if one has such a list."""
     lists = pa.list_(pa.float64())
+    given: list[Any] = [at.location and list(at.location) for _, at in asked]
+    if any(isinstance(at.location, list) for _, at in asked):
+        lists = pa.list_(lists)
+        given = [[at] if at and not isinstance(at[0], tuple) else at for at in given]
     return pa.table(
         {
             "tags": pa.array([list(tags) for tags, _ in asked], pa.list_(pa.string())),
-            "location": pa.array([at.location and list(at.location) for _, at in asked], lists),
+            "location": pa.array(given, lists),
             "within": pa.array([struct_of(at.within) for _, at in asked], AREA),
         }
     )
@@ -121,7 +126,9 @@ def subscriptions(draw: st.DrawFn, *, plane: bool) -> Subscription:
 
 
 def located(*, plane: bool) -> st.SearchStrategy[Any]:
-    return st.none() | places.places(plane=plane)
+    """One place, several or none."""
+    one = places.places(plane=plane)
+    return st.none() | one | st.lists(one, max_size=3)
 
 
 def moves(*, plane: bool) -> st.SearchStrategy[dict[int, places.Place]]:
