@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
@@ -291,18 +291,21 @@ def remove(index: cli.IndexToChange, sets: _Sets, *, reading: _Reading, missing:
             tm.remove_subscriptions(rows, missing=missing)
 
 
+_Data = Annotated[
+    list[str] | None,
+    cli.option(
+        "A column of data, and its type: the index has it then. May be repeated.", "--data", metavar="NAME=TYPE"
+    ),
+]
+
+
 @cli.with_options(reading=_Reading)
 def put(
     index: cli.IndexToChange,
     sets: _Sets,
     *,
     expires: cli.Expires = None,
-    data: Annotated[
-        list[str] | None,
-        cli.option(
-            "A column of data, and its type: the index has it then. May be repeated.", "--data", metavar="NAME=TYPE"
-        ),
-    ] = None,
+    data: _Data = None,
     reading: _Reading,
 ) -> None:
     """Give each key of a file the sets, and the data, that it has there, in place of all that it had.
@@ -349,8 +352,8 @@ class _Translating:
         ),
     ] = None
 
-    def documents(self, source: Source, stats: Mapping[str, Any]) -> Documents:
-        """A function that makes rows of documents, for an index with these statistics."""
+    def documents(self, source: Source, stats: Mapping[str, Any], data: Collection[str]) -> Documents:
+        """A function that makes rows of documents, for an index with these statistics and columns of data."""
         from tagmatch.files.json import read_json
         from tagmatch.importing import Documents
 
@@ -365,6 +368,7 @@ class _Translating:
             field=self.field,
             key_type=stats["key_type"],
             with_words=[name for name, text in stats["attributes"].items() if "words()" in text],
+            data=data,
         )
 
 
@@ -378,6 +382,7 @@ def import_(
     *,
     key_type: cli.KeyTypeName = "string",
     expires: cli.Expires = None,
+    data: _Data = None,
     translating: _Translating,
     form: cli.InputFormat = None,
     skip_invalid: cli.SkipInvalid = False,
@@ -386,12 +391,13 @@ def import_(
     """Put the queries of a percolator, the predicates of Vespa or the rules of a rule engine into an index.
 
     Each key gets what its document asks for, in place of all that it had. What cannot be taken is refused by its path
-    in the document. An index that is not there is made, with keys of the KEY_TYPE.
+    in the document. An index that is not there is made, with keys of the KEY_TYPE. Columns of data, those that the
+    index has and those of --data, get the fields of their names.
     """
     reading = _Reading(form=form, skip_invalid=skip_invalid, threads=threads)
-    with _changed(index, reading, key_type) as tm:
-        translated = translating.documents(source, tm.stats())
-        _put(tm, reading.rows(tm, documents, expires, row_of=translated.row))
+    with _changed(index, reading, key_type, data=cli.named(data, "--data")) as tm:
+        translated = translating.documents(source, tm.stats(), tm._engine.schema())
+        _put(tm, reading.rows(tm, documents, expires, has_data=True, row_of=translated.row))
     typer.echo(f"{documents}: {translated.report()}")
 
 

@@ -29,6 +29,7 @@ class Documents:
         field: str | None = None,
         key_type: KeyType = "string",
         with_words: Collection[str] | None = None,
+        data: Collection[str] = (),
     ) -> None:
         if source != "elasticsearch" and (mapping is not None or tags is not None):
             raise InvalidValueError(f"a mapping, and a field of tags, are of Elasticsearch, not of {source}")
@@ -43,7 +44,7 @@ class Documents:
             made = module.KEYS, module.FIELD, lambda given, place: module.condition(given, place, self._seen.append)
         names, query, self._condition = made
         self._keys, self._field = (key,) if key else names, field or query
-        self._key_type = key_type
+        self._key_type, self._data = key_type, data
         self.taken, self.refused = Counter[str](), Counter[str]()
 
     def row(self, document: Any) -> dict[str, Any]:
@@ -77,6 +78,8 @@ class Documents:
         if condition is NEVER:
             raise place.refused("no message can satisfy it")
         row: dict[str, Any] = {"key": self._key(given), "tags": [], "where": None}
+        # Fields beside the query, as the columns of data of the same names
+        row |= {name: _member(given, name) for name in self._data}
         if condition is not ALWAYS:
             row["where"] = condition.text
             try:

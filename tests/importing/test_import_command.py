@@ -60,6 +60,23 @@ def test_documents_replace_what_keys_have(tmp_path):
     assert where_of(index) == {"1": 'city = "Lyon"', "id:a": "age >= 1", "r": "a = 1"}
 
 
+def test_fields_beside_the_query_are_data(tmp_path):
+    """Of those columns only that the index has, or is given; also of fields within objects, and of exports."""
+    index, file = tmp_path / "index", tmp_path / "a.jsonl"
+    ana = CITY | {"email": "ana@x.org", "plan": {"seats": 3}, "other": 7}
+    bo = {"_id": "2", "_source": {"query": CITY["query"], "email": "bo@x.org"}}
+    columns = ("--data", "email=string", "--data", "plan.seats=int64")
+    done("import", "elasticsearch", written(file, ana, bo), index, *columns)
+    done("import", "elasticsearch", written(file, bo | {"_id": "3"}), index)
+    with TagMatch.open(index) as tm:
+        found = {key: record.data for key, record in tm.records.items()}
+    assert found["1"] == {"email": "ana@x.org", "plan.seats": 3}
+    assert found["2"] == found["3"] == {"email": "bo@x.org"}
+    said = refused("import", "elasticsearch", written(file, ana | {"plan": {"seats": "x"}}), index)
+    assert "a.jsonl: line 1" in said
+    assert "'plan.seats'" in said
+
+
 def test_integers_as_keys_and_tags(tmp_path):
     index, file = tmp_path / "index", tmp_path / "a.jsonl"
     query = {"bool": {"filter": [{"match": {"text": {"query": "Bonsai Tree", "operator": "and"}}}, CITY["query"]]}}
