@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.errors import ClosedError
 from tagmatch.model.input.messages import Message, rows_of_messages
-from tagmatch.model.options import MatchOptions, Wanted
+from tagmatch.model.options import MatchOptions, Wanted, check_seconds
 from tagmatch.pipeline.one import COUNT, KEYS, UNIQUE, Alone, address_of
 from tagmatch.pipeline.run.batches import Batcher, Taken
 from tagmatch.pipeline.run.callers import Answer, Answered, Caller, Gathering, Limits, Query, Task
@@ -257,8 +257,9 @@ class Pipeline:
         """
         if channel is not None:
             of = self._channels.of(channel)
+            check_seconds("waited", waited)
             self._start()
-            return self._channels.match_many(of, matcher, chunks, wanted=wanted, waited=waited)
+            return self._channels.match_many(of, matcher, chunks, wanted=wanted, waited=waited or 0.0)
         threads, counts = self._options.threads, self._counts
         return match_many(matcher, chunks, wanted=wanted, threads=threads, counts=counts, services=self._services)
 

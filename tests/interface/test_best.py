@@ -225,6 +225,8 @@ def test_they_wait_in_channels_as_other_calls_do(layout, name):
             assert call(way, messages.slice(0, 0), channel="sure").equals(expected.slice(0, 0))
         with pytest.raises(DeadlineMissed):
             call(tm, messages, channel="soon", waited=9.0)
+        with pytest.raises(InvalidTypeError, match="waited"):
+            call(tm, messages, channel="sure", waited="9")
         stats = tm.stats()
         assert (stats["channels"]["sure"]["answered"], stats["channels"]["soon"]["answered"]) == (2 * count, 0)
         assert stats["queries"] == 3 * count
