@@ -108,10 +108,10 @@ def checked_locations(location: object, *, plane: bool) -> list[tuple[float, flo
 def _checked_location(location: object, label: str, *, plane: bool) -> tuple[float, float]:
     """The two numbers of a place; errors (see `packed_place`)."""
     if not isinstance(location, tuple | list) or len(location) != 2:
-        names = "(x, y)" if plane else "(lon, lat)"
+        shape = "(x, y)" if plane else "(lon, lat)"
         several = ", or a list of such places" if label == "location" else ""
         raise InvalidTypeError(
-            f"{label} must be two numbers, {names}{several}, not {type(location).__name__} {location!r:.80}"
+            f"{label} must be two numbers, {shape}{several}, not {type(location).__name__} {location!r:.80}"
         )
     names = _NAMES[plane]
     try:
