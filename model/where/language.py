@@ -11,6 +11,8 @@ test                                       holds for a message that
 `at least 2 of tags {"x", …}`              has so many of these tags, or more
 `a < b`, `a = b + 2 hours`, …              has values of both attributes for which this holds
 `a >= now() - 7 days`                      has a value for which this holds at the message's time
+`a between b and now()`                    satisfies `a >= b and a <= now()`
+``a in {`b`, 5}``                          satisfies ``a = 5 or a = `b` ``
 `within circle(lon, lat, metres)`          is in this circle
 `within box(west, south, east, north)`     is in this box
 `within near(metres)`                      is at most so far from the subscriber
@@ -86,9 +88,9 @@ def rows_of(text: str) -> list[Row]:
     ...     print(row.tags, *row.constraints)
     ['new'] not price < 10
     ['sale'] not price < 10
-    >>> rows_of("price in {and")
+    >>> rows_of("city prefix and")
     Traceback (most recent call last):
-    tagmatch.FilterError: where: column 11: expected a value (a number, "text", true or false), found "and"
+    tagmatch.FilterError: where: column 13: expected a text in double quotes, found "and"
     """
     return rows_for(_parse(text), is_stored=isinstance(text, Where))
 
@@ -104,10 +106,14 @@ def terms_of(text: str) -> Iterator[Term]:
 _NAME, _VALUE = "(NAME | QUOTED_NAME)", "(NUMBER | TEXT | TRUE | FALSE | typed)"
 
 
+#: Those whose operands may be attributes, which are compared one by one; and by which operators
+_AS_PAIRS = {"between": (">=", "<="), "in": ("=",)}
+
+
 def _rule(terminal: str, own: Operator) -> str:
     """The rule of an operator's tests; `terminal` stands for a symbol."""
     words = terminal if own.is_symbol else " ".join(f'"{word}"' for word in own.name.split())
-    operand = "TEXT" if own.takes == "texts" else _VALUE
+    operand = "TEXT" if own.takes == "texts" else f"({_VALUE} | _later)" if own.name in _AS_PAIRS else _VALUE
     if own.count == 0:
         return f'{words} "(" {_NAME} ")"'
     if own.count == MANY:
@@ -183,6 +189,7 @@ SPACE: /\s+/
 )
 
 _TYPED = frozenset((*TYPES, DECIMAL, NETWORK))
+_NAMES = ("NAME", "QUOTED_NAME", "NOW")
 _LINE_END = "\n"
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _ESCAPE = re.compile(r'\\(?:(["\\nt])|u([0-9a-fA-F]{4})|.)', re.DOTALL)
@@ -383,6 +390,35 @@ def _test_of(own: Operator) -> Callable[[list[Token]], Constraint]:
     return test
 
 
+def _pairs_of(own: Operator) -> Callable[[list[Token]], Expression]:
+    """A test whose operands may be attributes, and times: each of these is compared by itself."""
+    plain = _test_of(own)
+
+    def test(tokens: list[Token]) -> Expression:
+        name, sides = tokens[0], list[list[Token]]()
+        for token in tokens[1:]:
+            if token.type == "DURATION":
+                sides[-1].append(token)
+            else:
+                sides.append([token])
+        values = [side[0] for side in sides if side[0].type not in _NAMES]
+        if len(values) == len(sides):
+            return plain(tokens)
+        operators = _AS_PAIRS[own.name]
+        if own.count != MANY:
+            pairs = zip(operators, sides, strict=True)
+            return every([_either(name, operator, side) for operator, side in pairs])
+        compared = [_either(name, operators[0], side) for side in sides if side[0].type in _NAMES]
+        return one_of([*([plain([name, *values])] if values else []), *compared])
+
+    return test
+
+
+def _either(name: Token, operator: str, side: list[Token]) -> Constraint:
+    made = _comparison_of(operator) if side[0].type in _NAMES else _test_of(OPERATORS[operator])
+    return made([name, *side])
+
+
 def _comparison_of(operator: str) -> Callable[[list[Token]], Constraint]:
     def compared(tokens: list[Token]) -> Constraint:
         names = [token for token in tokens if token.type not in ("DURATION", "MINUS")]
@@ -403,8 +439,8 @@ def _comparison_of(operator: str) -> Callable[[list[Token]], Constraint]:
         if operator in IN_QUOTES and len(tokens) == len(names) and names[1].type == "NAME":  # as `city = Nice`
             raise _MistakeError(
                 _start(names[1]),
-                f"expected {_VALUE_WORDS}, found {_shown(names[1])}; a text stands in double quotes, and after "
-                f"{operator} an attribute in backquotes",
+                f"expected {_VALUE_WORDS}, found {_shown(names[1])}; a text stands in double quotes, and an attribute "
+                "in backquotes here",
             )
         left, right = (NOW if name.type == "NOW" else _attribute(name) for name in names)
         for name in names:
@@ -482,7 +518,7 @@ def _tag(token: Token) -> str:
 
 _READER = _Reader()
 for _rule_name, _operator in _BY_RULE.items():
-    setattr(_READER, _rule_name, _test_of(_operator))
+    setattr(_READER, _rule_name, (_pairs_of if _operator.name in _AS_PAIRS else _test_of)(_operator))
 for _rule_name, _sign in _COMPARED.items():
     setattr(_READER, _rule_name, _comparison_of(_sign))
 _PARSER = Lark(_GRAMMAR, start="any", parser="lalr", lexer="basic", transformer=_READER)

@@ -132,6 +132,22 @@ def test_the_time_is_that_of_the_call_unless_a_message_has_its_own() -> None:
         assert ', now() is timestamp "' in test.why
 
 
+def test_values_of_between_and_in_may_be_attributes() -> None:
+    with (
+        TagMatch(device="cpu", attributes={"price": "decimal(10,2)", "low": "int64"}, strict=True) as tm,
+        pytest.raises(FilterError, match=r"^where: column 15: attribute \"lo\" is not declared; is 'low' meant"),
+    ):
+        tm.add_set([], 1, where="price between lo and 5")
+    with TagMatch(device="cpu") as tm:
+        tm.add_sets([[]] * 3, range(3), where=["a between b and c", "a in {`b`, 5}", "not a between b and 9"])
+        tm.consolidate()
+        for attributes, wanted in (
+            ({"a": 3, "b": 3, "c": 3}, [0, 1]), ({"a": 3, "b": 2, "c": 2}, []), ({"a": 5, "b": 6, "c": 7}, [1, 2]),
+            ({"a": 3, "b": 2}, []), ({"a": 10, "b": 2, "c": 12}, [0, 2]), ({"a": [1, 5], "b": [2]}, [1]), ({}, [2]),
+        ):  # fmt: skip
+            assert tm.match_unique([], attributes) == {*wanted}
+
+
 def test_explained() -> None:
     with TagMatch(device="cpu") as tm:
         tm.add_set([], 1, where='price <= budget and name matches "^IB"')

@@ -67,7 +67,7 @@ MISTAKES = [
     (
         "city = Nice",
         8,
-        f'expected {_VALUE}, found "Nice"; a text stands in double quotes, and after = an attribute in backquotes',
+        f'expected {_VALUE}, found "Nice"; a text stands in double quotes, and an attribute in backquotes here',
     ),
     ("a = null", 5, f'expected {_VALUE}, found "null"; a value that is missing is found with not exists(name)'),
     ("a = 'b'", 5, f'expected {_SIDE}, found "\'"; texts stand in double quotes'),
@@ -75,8 +75,8 @@ MISTAKES = [
     ("(a = 1", 7, 'expected "and", "or" or ")", found the end'),
     ("(a = 1 b", 8, 'expected "and", "or" or ")", found "b"'), ("()", 2, f'expected {_TEST}, found ")"'),
     ("not", 4, f"expected {_TEST}, found the end"), ("a not 5", 7, 'expected "in", found "5"'),
-    ("a in 5", 6, 'expected "{", found "5"'), ("a in {}", 7, f'expected {_VALUE}, found "}}"'),
-    ("a in {1 2}", 9, 'expected "," or "}", found "2"'), ("a in {1,}", 9, f'expected {_VALUE}, found "}}"'),
+    ("a in 5", 6, 'expected "{", found "5"'), ("a in {}", 7, f'expected {_SIDE}, found "}}"'),
+    ("a in {1 2}", 9, 'expected "," or "}", found "2"'), ("a in {1,}", 9, f'expected {_SIDE}, found "}}"'),
     ("a between 1 or 2", 13, 'expected "and", found "or"'), ("a prefix 5", 10, f'expected {_TEXT}, found "5"'),
     ("exists a", 8, 'expected "(", found "a"'), ('exists("a")', 8, f'expected {_NAME}, found "a"'),
     ("exists(a, b)", 9, 'expected ")", found ","'), ("tags {a}", 7, f'expected {_TEXT}, found "a"'),
@@ -86,7 +86,10 @@ MISTAKES = [
     ("a = 1\nand b = 2\nand c", "line 3, column 6", f"expected {_OPERATOR}, found the end"),
     # Attributes on both sides, and times
     ("a < b c", 7, 'expected "and", "or" or the end, found "c"; texts stand in double quotes'),
-    ("a in {b}", 7, f'expected {_VALUE}, found "b"; texts stand in double quotes'),
+    ("a in {b}", 7,
+     f'expected {_VALUE}, found "b"; a text stands in double quotes, and an attribute in backquotes here'),
+    ("a not in {`b`}", 11, f'expected {_VALUE}, found "`b`"'), ("a between b", 12, 'expected "and", found the end'),
+    ("a in {`b`", 10, 'expected ",", "}" or a duration, such as 7 days, found the end'),
     ("a < null", 5, f'expected {_VALUE}, found "null"; a value that is missing is found with not exists(name)'),
     ("a < now", 5, f'expected {_VALUE}, found "now"; the message\'s time is written now(), and an attribute of this '
      "name in backquotes"),
@@ -203,6 +206,10 @@ SAME = [
     ('tags {"x", "y"}', 'tags {"y"} and tags {"x"}'), ('not tags {"x", "y"}', 'not tags {"x"} or not tags {"y"}'),
     ("a = 1e3 or a = +10 or a = .5 or a = 5. or a = 007", "a = 1000 or a = 10 or a = 0.5 or a = 5 or a = 7"),
     (r'a = "\ud83e\udd8a\u00e9\"\\\t\n"', 'a = "🦊é\\"\\\\\t\n"'),
+    ("a between b and c", "a >= b and a <= c"), ("a between 1 and c", "a >= 1 and a <= c"),
+    ("a between now() - 1 day and b + 2 hours", "a >= now() - 1 day and a <= b + 2 hours"),
+    ("not a between b and 1", "not a >= b or not a <= 1"),
+    ("a in {`b`, 1, 2, now()}", "a = `b` or a in {1, 2} or a = now()"), ("a in {`b`}", "a = `b`"),
     ("a between 1 and 1", "a = 1"), ("a in {2}", "a = 2"),
 ]  # fmt: skip
 
