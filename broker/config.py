@@ -576,5 +576,5 @@ def _see_that_all_differ(entries: Iterable[tuple[str, str]]) -> None:
     earlier: dict[str, str] = {}
     for key, value in entries:
         if value in earlier:
-            raise InvalidValueError(f"{key} is {value!r}, as is {earlier[value]}; give each a name of its own")
+            raise InvalidValueError(f"{key} is {value!r}, as is {earlier[value]}; give each its own name")
         earlier[value] = key

@@ -74,7 +74,7 @@ class _Figures(Collector):
 def _channels(channels: dict[str, dict[str, Any]]) -> Iterator[Metric]:
     """Figures of channels: the outcome of each message, how many answers were late, and by how much."""
     of, labels = "tagmatch_channel_", ["channel"]
-    ended = CounterMetricFamily(f"{of}messages", "Messages, by what became of them.", labels=[*labels, "outcome"])
+    ended = CounterMetricFamily(f"{of}messages", "Messages, by what happened to them.", labels=[*labels, "outcome"])
     offered = CounterMetricFamily(f"{of}offered", "Messages of channels that came.", labels=labels)
     late = CounterMetricFamily(f"{of}late", "Answers after the deadline.", labels=labels)
     waiting = GaugeMetricFamily(f"{of}in_flight", "Messages without an outcome.", labels=labels)

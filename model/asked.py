@@ -81,7 +81,7 @@ def checked_rows(rows: AskedRows) -> AskedRows:
     table.validate(full=True)
     reject_other_columns(table.schema, AS_GIVEN)
     if len(records) and not -1 <= int(records.min()) <= int(records.max()) < len(table):
-        raise ValueError("a record is none of those that there are")
+        raise ValueError("a record is not one of those that there are")
     return rows
 
 

@@ -1,4 +1,4 @@
-"""What changes do, and what became of them."""
+"""What changes do, and what happened to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ADD, REMOVE, DELETE, PUT, ALSO_PUT = range(5)
 
 
 class ChangeCounts(NamedTuple):
-    """What became of changes, each of one key of one set, in order.
+    """What happened to changes, each of one key of one set, in order.
 
     Attributes
     ----------

@@ -23,7 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 #: The last time that Python can still show
 LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-# Of which each has so many microseconds, but for nanoseconds
+# Of which each has so many microseconds, except for nanoseconds
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 _ONE_KIND = "a datetime with a time zone, or a timedelta from now"

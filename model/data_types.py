@@ -91,7 +91,7 @@ def data_schema(given: object, taken: Collection[str]) -> dict[str, pa.DataType]
     found: dict[str, pa.DataType] = {}
     for name, kind in items:
         if not isinstance(name, str) or not name or name in found:
-            raise InvalidValueError(f"data: each column needs a name of its own, not {shown(name)}")
+            raise InvalidValueError(f"data: each column needs its own name, not {shown(name)}")
         if name in taken:
             raise InvalidValueError(f"data: a column cannot be called {name!r}, as subscriptions have that one")
         text = kind if isinstance(kind, str) else text_of_type(kind) if isinstance(kind, pa.DataType) else None

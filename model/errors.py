@@ -34,7 +34,7 @@ class Overloaded(TagMatchError):  # noqa: N818 - a state, which callers wait out
     """As many queries are being answered as `PipelineOptions` allows; try again later, or use `submit`, which waits."""
 
 
-class DeadlineMissed(TagMatchError):  # noqa: N818 - what became of a message (see `Overloaded`)
+class DeadlineMissed(TagMatchError):  # noqa: N818 - what happened to a message (see `Overloaded`)
     """A message of a channel is not answered, as it was late, or could not be in time any more."""
 
 

@@ -70,7 +70,7 @@ def _compare_rows(offsets, values, a, b):
 
 @kernel
 def first_out_of_order(signatures, offsets, values, first, last):
-    """First row from `first + 1` on that is not after the row before it by words and ranks, -1 if there is none."""
+    """First row from `first + 1` on that is not after the row before it by words and ranks, -1 without one."""
     for row in range(first + 1, last):
         order = 0
         for w in range(signatures.shape[1]):

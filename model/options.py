@@ -210,7 +210,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Placement = Literal["auto", "replicate", "split"]
 #: What a staged change outlasts when its call returns: the machine's end, the program's, or neither
 Durability = Literal["fsync", "os", "none"]
-#: What becomes of a removal of what is neither stored nor staged: it changes nothing, or is an error
+#: What happens to a removal of what is neither stored nor staged: it changes nothing, or is an error
 Missing = Literal["ignore", "error"]
 #: Whether an index answers questions by key
 KeyIndex = Literal["indexed", "unindexed"]
@@ -255,7 +255,7 @@ class CudaOptions:
         Packets of fewer queries are matched on the CPU, which is faster for few. `None`: a number that is measured when
         an index is opened or consolidated; 0 leaves the CPU nothing.
     streams : int
-        Packets that one device has at once, each on a stream of its own (§3.3.2).
+        Packets that one device has at once, each on its own stream (§3.3.2).
 
     Examples
     --------

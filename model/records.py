@@ -21,7 +21,7 @@ class Alternative:
     ----------
     tags : frozenset of str
     where : str, optional
-        The expression; `None` if there is none.
+        The expression; `None` without one.
     area : Circle, Box, Near, Polygon or Corridor, optional
     expires : datetime, optional
         When it stops matching, in UTC; `None` if it does not.

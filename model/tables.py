@@ -132,7 +132,7 @@ class Vocabulary(Table):
     kept_hashes: U64Array | None = None
     # Stored sets that contain the tag; ascending, never 0. `None` in a segment that was built (`Segment.frequencies`)
     frequencies: UIntArray | None = None
-    seed: int = 0  # 0, but for indexes of older versions, which took another seed where tags had one hash
+    seed: int = 0  # 0, except for indexes of older versions, which took another seed where tags had one hash
     _slots: list[U64Array] = field(default_factory=list, init=False, repr=False, compare=False)
     _slots_of_queries: list[U64Array] = field(default_factory=list, init=False, repr=False, compare=False)
     _known: list[tuple[KnownTags, bool]] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -370,7 +370,7 @@ Partitions = PartitionTable | ClusterTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment(Table):
-    """Stored sets in tables of their own; immutable."""
+    """Stored sets in their own tables; immutable."""
 
     options: LayoutOptions  # The layout the tables are in
     vocabulary: Vocabulary

@@ -1,7 +1,7 @@
 """Snapshots of only some keys of another one, which follow it at a cost that follows its changes.
 
 A segment that has few other keys keeps its tables, and rows without chosen keys are deleted. What else is chosen is
-laid out in a segment of its own: so an answer takes as long as that of an index that has only these keys.
+laid out in its own segment: so an answer takes as long as that of an index that has only these keys.
 """
 
 from __future__ import annotations

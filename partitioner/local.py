@@ -60,7 +60,7 @@ MAX_ROWS = 2**32 - 2
 # Frequencies below this are sorted by counting
 _RARE = 1 << 16
 
-#: Places of what became of changes: a key that was added, one to add that was there, one that was removed, and one to
+#: Places of what happened to changes: a key that was added, one to add that was there, one that was removed, and one to
 #: remove that was not there; or of what a change of its key stands for that does not count by itself
 ADDED, ALREADY_THERE, REMOVED, MISSING, NOTHING = range(5)
 
@@ -78,7 +78,7 @@ class Changes:
     expires: I64Array | None = None
     records: I64Array | None = None  # of each `PUT`, the row of `asked` that the key has as its record; -1 if none
     asked: pa.Table | None = None
-    # Where all sets of keys go, each is removed by a change of its own, a number that says with which others; what is
+    # Where all sets of keys go, each is removed by its own change, a number that says with which others; what is
     # then put has the same number, negative; 0 of other changes
     owners: I64Array | None = None
     deletes: I64Array | None = None  # numbers, among these, of changes that delete the key
@@ -139,11 +139,11 @@ def by_frequency(frequencies: U32Array, order: U32Array, *, threads: int = 1) ->
 def segment_after(
     held: Sequence[HeldSets], changes: Changes, options: LayoutOptions, *, now: int = LONG_AGO, threads: int = 1
 ) -> tuple[Segment, ChangeCounts]:
-    """The segment of what these sets are after the changes, in the layout of `options`, and what became of the changes.
+    """The segment of what these sets are after the changes, in the layout of `options`, and their outcome.
 
     Held twice, a set has all keys. Keys that have expired `now`, in microseconds since 1970, are not in it. The segment
     depends on the sets and keys it holds and on the options alone, not on the order in which they came nor on
-    `threads`. What became of changes is told as far as the stored ones of their sets are held.
+    `threads`. What happened to changes is told as far as the stored ones of their sets are held.
     """
     rows = distinct_sets(held, changes, now=now, threads=threads)
     lay_out: LayOut = resolve_name(implementations_of(options).lay_out)
@@ -321,7 +321,7 @@ class Rows(HeldSets):
     """Distinct sets in the order of their ranks, with their keys."""
 
     first_rows: I64Array  # as `sort_rows` returns them
-    became: U8Array  # what became of each change, as `_keys_of_groups` says it
+    became: U8Array  # what happened to each change, as `_keys_of_groups` says it
 
 
 def by_rarest_tag(options: LayoutOptions, rows: Rows, threads: int) -> Segment:  # noqa: ARG001
@@ -373,7 +373,7 @@ class _Left(NamedTuple):
     keys: U64Array
     expires: I64Array
     counts: I64Array  # how many of each group
-    became: U8Array  # what became of each change
+    became: U8Array  # what happened to each change
 
 
 @kernel
@@ -439,7 +439,7 @@ def _close_gaps(first_pairs, counts, keys, offsets, out, first, last):
 
 
 def _keys_of_groups(pairs: _Pairs, threads: int) -> tuple[I64Array, U64Array, I64Array | None, U8Array]:
-    """Keys left of each group, ascending, with their offsets and times, and what became of each change."""
+    """Keys left of each group, ascending, with their offsets and times, and what happened to each change."""
     first_pairs, counts = pairs.first_pairs, np.empty(len(pairs.first_pairs) - 1, np.int64)
     out = _Left(
         np.empty(len(pairs.keys), np.uint64),

@@ -27,7 +27,7 @@ _Tags = frozenset[str]
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """What became of an index.
+    """What happened to an index.
 
     Attributes
     ----------

@@ -81,7 +81,7 @@ class AnswersOne(Protocol):
     def enter(self, tags: object, wanted: int, counts: bytes, attributes: bytes) -> Any:
         """What is wanted of a query, if it can be answered by the shortest way; else `None`, and nothing is counted.
 
-        It is wanted as `KEYS`, `UNIQUE`, `COUNT` or `BYTES`. `counts` is `address_of` counts as of `keys`. The query
+        It is wanted as `KEYS`, `UNIQUE`, `COUNT` or `BYTES`. `counts` is `address_of` counts as in `keys`. The query
         is at no place.
         """
 

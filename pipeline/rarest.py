@@ -60,7 +60,7 @@ _U = np.uint64
 #: Clusters of at most so many rows are small
 SCAN_ROWS = 32
 
-# Queries, and tags but for those of one of them, whose cache misses are waited for together
+# Queries, and tags except for those of one of them, whose cache misses are waited for together
 _BLOCK, _BLOCK_TAGS = 128, 1024
 #: Clusters of more rows are walked
 WALK_ROWS = 4096
@@ -322,7 +322,7 @@ def _in_blocks(of_block: Any, is_counted: bool) -> Any:
             row_ends = np.empty((size + 1, 2), np.int64)
         row_ends[0, 0] = row_ends[0, 1] = 0
         exact, total, touched = 8 * len(bits) >= len(first_rows), 0, np.uint32(0)
-        # Each miss of the cache gets a loop of its own, without a branch on what is read: the processor then waits for
+        # Each miss of the cache gets its own loop, without a branch on what is read: the processor then waits for
         # many misses at once instead of for one after the other. Branches come in the loop after it, when the data is
         # at hand.
         last = 0

@@ -90,7 +90,7 @@ class Preprocessed(Protocol):
 class PacketSize:
     """Of what size the packets should be into which a call with many queries is cut, and how many go at once."""
 
-    queries: int  # The most queries, and tags but for those of one of them
+    queries: int  # The most queries, and tags except for those of one of them
     tags: int
     fewest: int  # Not fewer queries, though more threads would get some
     a_thread: int = 2  # Of a call with many queries, each thread gets some

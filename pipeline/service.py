@@ -1,6 +1,6 @@
 """The online pipeline (§3, Figure 1), as those see it that ask: one query, one in the future, or many at once.
 
-Queries that are asked one by one go through stages with threads of their own, but for brief ones: the thread that asks
+Queries that are asked one by one go through stages with their own threads, except for brief ones: the thread that asks
 answers these at once, as to hand one over and to get the interpreter lock back takes longer. The intake gathers them
 into packets. In a layout that matches partition by partition the ways of a packet's queries part in the partition
 queues, and they go on when all their batches are matched. A call that waits for many queries is cut into packets, each
@@ -298,7 +298,7 @@ class Pipeline:
         _running.discard(self)
 
     def abandon(self) -> None:
-        """Close without draining, in a thread of its own: the garbage collector may call this from any thread."""
+        """Close without draining, in its own thread: the garbage collector may call this from any thread."""
         if not self._closed and any(thread.ident for stage in self._stages.values() for thread in stage.threads):
             threading.Thread(target=self.close, kwargs={"drain": False}, name="tagmatch-abandon", daemon=True).start()
 

@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 #: Most keys of a message that can be asked for
 MAX_LIMIT = 10_000
-# Messages of a packet, and of one whose keys all have scores of their own
+# Messages of a packet, and of one whose keys all have their own scores
 _MESSAGES, _SCORED = 256, 32
 
 

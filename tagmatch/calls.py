@@ -31,7 +31,7 @@ def backup(
     """Copy the index at `path`, with the changes that are staged in its log, to `target`; and where clients are.
 
     Programs may change the index meanwhile: the copy has what it had at one moment, with all changes of calls that have
-    returned before this one began, but for those with `durability="none"`, which are nowhere but in memory. The copy is
+    returned before this one began, except with `durability="none"`, which are in memory only. The copy is
     an index, in which these changes are staged, with the positions of clients that were last saved. When this returns,
     it survives a crash of the machine; until then, `target` has what it had before, wholly. Files that an earlier
     backup there has are not copied again: in a folder, their checksums are verified; on a store, their sizes.
@@ -233,7 +233,7 @@ def connect(
     cert_chain, private_key : bytes, optional
         The certificate of the client, as PEM, and its key, where the service asks for them.
     timeout : float, optional
-        Seconds that a call may take, but for those that match. Default: as long as it takes.
+        Seconds that a call may take, except for those that match. Default: as long as it takes.
     wait : float
         Seconds to wait at most for a service that does not answer yet.
 
@@ -450,12 +450,12 @@ def _go_through(answers: tuple[Layout, bool], last_key: int, keys_a_set: int, pa
             tm.add_sets([["last"]], [last_key])
             tm.consolidate()
         _use(tm, queries)
-    with TagMatch.open(path, **options) as tm:  # mapped files are read-only, which is a type of its own
+    with TagMatch.open(path, **options) as tm:  # mapped files are read-only, which is its own type
         _use(tm, queries)
         tm.add_set(["another"], last_key)
         tm.remove_sets(sets[1], keys)
         tm.consolidate()
-        # As many as stay in a segment of their own, of which some are changed
+        # As many as stay in their own segment, of which some are changed
         tm.add_sets([[f"tag {number}"] for number in range(FEW_SETS + 1)], [last_key] * (FEW_SETS + 1))
         tm.consolidate()
         tm.add_sets([["tag 1"], ["tag 2"], ["a new tag"]], [1, last_key, last_key])

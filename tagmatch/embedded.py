@@ -61,7 +61,7 @@ class TagMatch(Index[K]):
         changed: `open` reads it.
     key_type : {"integer", "string"}, optional
         Whether keys are integers in [0, 2**64) or strings, such as names and UUIDs. Default: as they are in the index
-        at `path`, integers if there is none. It cannot be changed later.
+        at `path`, integers without one. It cannot be changed later.
     layout : {"rarest", "balanced"}
         `rarest` orders sets by their rarest tag and is the faster; `balanced` is the paper's partitioning.
     exact : bool
@@ -94,7 +94,7 @@ class TagMatch(Index[K]):
         the program, or neither. Default: `fsync` for `add_sets` and `remove_sets`, `os` for single changes.
     keep_snapshots : int, optional
         How many earlier snapshots stay in the index with the current one, from the next `consolidate` on that saves
-        one; `open` opens them by number. Default: as many as the index at `path` says, none if there is none.
+        one; `open` opens them by number. Default: as many as the index at `path` says, none without one.
     data : pyarrow.Schema or mapping, optional
         Columns of data that keys may have beside their sets (`put`): names and types, which may be written as `string`,
         `bool`, `int64` and other integers, `float64`, `date`, `timestamp`, which is in UTC, `timestamp[ms]`,
@@ -121,7 +121,7 @@ class TagMatch(Index[K]):
     order : {"fifo", "edf", "dfgs"}
         In which order threads take what waits of all channels. `fifo`: as it came; deadlines are only measured. `edf`:
         the earliest deadline first; what could not be in time is refused as it comes, or dropped. `dfgs`: as "Pub/Sub
-        on Stream" (DEBS 2012) has it, each thread with a queue of its own; what fits into none is deserted. Messages
+        on Stream" (DEBS 2012) has it, each thread with its own queue; what fits into none is deserted. Messages
         without a channel are in none of these.
 
     Raises

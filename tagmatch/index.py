@@ -266,7 +266,7 @@ class Index(Generic[K]):
         tags, key, where, area
             As `add_set`.
         missing : {"ignore", "error"}
-            What becomes of a removal of what is neither stored nor staged at this time: it changes nothing, and
+            What happens to a removal of what is neither stored nor staged at this time: it changes nothing, and
             `consolidate` counts it as `missing`; or it is an error.
 
         Returns
@@ -357,7 +357,7 @@ class Index(Generic[K]):
             are none. Each has the fields `attr`, the name of an attribute, `op`, and those that the operators need:
 
             - those of one operand, such as `=`, `<` and `prefix`: it is in `value`, or in one of `int`, `float`, `text`
-              and `bool`, of which others are null: fields have a type, but for unions.
+              and `bool`, of which others are null: fields have a type, except for unions.
             - `between`: the ends are in one of these and in `upper`, or both in `values`.
             - those of a list of operands, such as `in`: it is in `values`.
             - `exists`, `not exists`: there is no operand.
@@ -370,8 +370,8 @@ class Index(Generic[K]):
             `area` is for many areas: structs, null where there is none, with the fields that the kinds need, integers
             or floats, others null or not there: `lon`, `lat` and `metres` of a circle, `west`, `south`, `east` and
             `north` of a box, `metres` of what is near. A field `kind` says which it is: `circle`, `box` or `near`. It
-            can be left out, but for what is near where the structs have fields `lon` or `lat`. Polygons and corridors,
-            and any other area, may be texts, as of `add_set`; polygons also WKB, structs with `type` and `coordinates`
+            can be left out, except for `near` if the structs have fields `lon` or `lat`. Polygons and corridors,
+            and any other area, may be texts, as in `add_set`; polygons also WKB, structs with `type` and `coordinates`
             of GeoJSON, or lists of rings of GeoArrow.
         match_all : bool
             Whether a row with nothing that it asks for is meant to match every message. Default: it is an error, unless
@@ -545,7 +545,7 @@ class Index(Generic[K]):
         key : int or str
             As for `add_set`.
         missing : {"ignore", "error"}
-            What becomes of a key that has no sets at this time, stored or staged: `consolidate` counts it as
+            What happens to a key that has no sets at this time, stored or staged: `consolidate` counts it as
             `missing`; or it is an error.
 
         Returns
@@ -609,7 +609,7 @@ class Index(Generic[K]):
         Returns
         -------
         ChangeCounts
-            What became of the changes: how many keys were `added`, `already_there`, `removed` or `missing`.
+            What happened to the changes: how many keys were `added`, `already_there`, `removed` or `missing`.
             `stats()["changes"]` has the sums of this object.
 
         Raises
@@ -1361,7 +1361,7 @@ class Index(Generic[K]):
         """Save where clients are to the folder of the index, in one step; `open` finds them there.
 
         `consolidate` does the same before anything else, where clients have moved. `close` or a crash loses the moves
-        since then. Programs that have the index open each have positions of their own: the last that saves them counts.
+        since then. Programs that have the index open each have their own positions: the last that saves them counts.
         `save` does not write them.
 
         Raises
@@ -1560,7 +1560,7 @@ class Index(Generic[K]):
             in it), `rejected` (candidates that are not). Now: `queries_in_flight`, `result_bytes_in_flight`, and
             `stages`, by name, with their queues and times in
             seconds; what `match` does in its own thread is in none of these three. `channels`, by name, where there
-            are any: messages that were `offered`, and of each of them what became of it: `answered` (`late` of these
+            are any: messages that were `offered`, and of each of them what happened to it: `answered` (`late` of these
             after the deadline), `refused` (at once, as too much was waiting), `deserted` (at once, by the order
             `dfgs`), `dropped` (late, or as it could not be in time), `cancelled`, `failed`, or still `in_flight`; with
             times in seconds: `lateness` (of answers after the deadline), `estimate_error` (between what matching was

@@ -1,6 +1,6 @@
 """What notebooks show of an index: its figures, what `explain` finds, and what `stats` says, as HTML.
 
-Jupyter and others call `_repr_html_`. Tables have no colours of their own, so that they are legible in light and dark.
+Jupyter and others call `_repr_html_`. Tables have no colours of theirs, so that they are legible in light and dark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Only some of the subscriptions: those of keys whose data satisfies an expression, as an index of their own.
+"""Only some of the subscriptions: those of keys whose data satisfies an expression, as their own index.
 
 The expression is matched with the data, a message for each different row of the columns that it names. What it means is
 so what it means in `where`: a column without a value is an attribute without one.

@@ -234,7 +234,7 @@ def may_have(rows: TagLists, name: str) -> bool:
 
 
 def attribute_numbers(rows: TagLists, first: int, last: int, name: str) -> F64Array:
-    """The number that is an attribute of each of some messages, the greatest of several; NaN if there is none.
+    """The number that is an attribute of each of some messages, the greatest of several; NaN without one.
 
     InvalidTypeError if the column of the attribute has none.
     """

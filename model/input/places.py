@@ -583,7 +583,7 @@ def _mistake_of(record: dict[str, Any], number: int, place: str, plane: bool) ->
     has = f"a {kind}, which has {', '.join(FIELDS[kind])}"
     for field in given:
         if field not in FIELDS[kind]:
-            return InvalidValueError(f"{place}: field {field!r} is none of {has}")
+            return InvalidValueError(f"{place}: field {field!r} does not belong to {has}")
     for field in FIELDS[kind]:
         if field not in given:
             is_null = "is null" if field in record else "is missing"

@@ -218,7 +218,7 @@ def _bits(values: pa.Array, wide: type[np.float64 | np.int64]) -> U64Array:
 
 @lent
 def next_there(validity, first_bit, value, stop):
-    """The first value from `value` on that is not null; `stop` or more if there is none before."""
+    """The first value from `value` on that is not null; `stop` or more without one before."""
     if len(validity) == 0:
         return value
     while value < stop:
@@ -432,7 +432,7 @@ def record_at(data, at):
 
 @kernel
 def _first_unsound(offsets, data):
-    """The first row whose bytes are no records; -1 if there is none."""
+    """The first row whose bytes are no records; -1 without one."""
     for row in range(len(offsets) - 1):
         at, end = np.int64(offsets[row]), np.int64(offsets[row + 1])
         while at < end:

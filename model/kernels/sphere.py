@@ -8,7 +8,7 @@ is tested by the chord from there. On the plane, `lon` and `lat` are x and y, an
 the least and the greatest radii underflow or overflow, so these circles are tested by multiples of differences.
 
 A circle's limit says how it is tested. Without a sign, it is the square of the greatest chord or distance. With one,
-which zero may have, the circle is *marked*: the limit is, but for its sign, the square of the least chord from the
+which zero may have, the circle is *marked*: the limit is, except for its sign, the square of the least chord from the
 antipode, or on the plane the radius. Tests of both kinds are differences, products and sums, so that every processor
 says the same.
 """
@@ -102,7 +102,7 @@ def is_marked(limit):
 
 @lent
 def reach_of(limit, plane):
-    """How far from a circle's middle its points are at most, on each axis; but for rounding."""
+    """How far from a circle's middle its points are at most, on each axis; except for rounding."""
     if is_marked(limit):
         return -limit if plane else math.inf
     return math.sqrt(limit)

@@ -102,7 +102,7 @@ def _same_bytes(data, start, stop, other, other_start, other_stop):
 
 @inlined
 def _in_bucket(tag_hash, home, slots):
-    """The slot of the bucket with the tag's fingerprint, the last of several; 0 if there is none. Without a branch."""
+    """The slot of the bucket with the tag's fingerprint, the last of several; 0 without one. Without a branch."""
     found = _U(0)
     for i in range(_BUCKET):
         slot = slots[home + _U(i)]
@@ -172,7 +172,7 @@ def build_slots(
 @kernel
 def find_all(hashes, offsets, data, first, slots, known_offsets, known_data, out):
     """Write to `out` the number of each tag, UNKNOWN for those not in the table; tag `first + i` has `hashes[i]`."""
-    # Each miss of the cache gets a loop of its own, without a branch on what is read: the processor then waits for many
+    # Each miss of the cache gets its own loop, without a branch on what is read: the processor then waits for many
     # misses at once instead of for one after the other. Branches come in the loop after it, when the data is at hand,
     # in the nearest cache, as a block has few tags.
     if len(known_offsets) == 1:
@@ -378,7 +378,7 @@ def has_reserved(strings: Strings) -> bool:
 
 
 def row_with_reserved(rows: TagLists) -> int | None:
-    """The first row that has a tag that is reserved; `None` if there is none.
+    """The first row that has a tag that is reserved; `None` without one.
 
     A dictionary may have one that is in no row.
     """

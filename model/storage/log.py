@@ -1,4 +1,4 @@
-"""Staged changes that last: a log of them in the place of an index.
+"""Staged changes that last: a log of them instead of an index.
 
 One program at a time has the log. It is the file `staged-00000007.log` of generation 7, or several that follow each
 other; `log_records` has the format of what is in them.

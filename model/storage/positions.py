@@ -64,7 +64,7 @@ def save_positions(files: ChangeableStore, positions: Positions, *, plane: bool)
 
 
 def open_positions(files: ByteStore, key_type: KeyType, *, plane: bool) -> Positions | None:
-    """The positions in the place of an index; else `None`; IndexCorruptError, TagMatchError.
+    """The positions instead of an index; else `None`; IndexCorruptError, TagMatchError.
 
     InvalidValueError: they are on the plane, and not on the sphere, or the other way round; or have other keys.
     """
@@ -89,7 +89,7 @@ def open_positions(files: ByteStore, key_type: KeyType, *, plane: bool) -> Posit
 
 
 def key_type_of_positions(files: ByteStore) -> KeyType | None:
-    """What the keys are of clients in the place of an index; `None` if none are. Errors as `open_positions`."""
+    """What the keys are of clients instead of an index; `None` if none are. Errors as `open_positions`."""
     found = _found_in(files)
     return None if found is None or not len(found[0].keys) else _TYPES[found[0].keys.type]
 

@@ -55,7 +55,7 @@ class Polygon:
     Raises
     ------
     InvalidTypeError
-        It is none of these, or has other coordinates than pairs of numbers.
+        It is not one of these, or has other coordinates than pairs of numbers.
     InvalidValueError
         A number is NaN or infinite, a ring is not closed, or has fewer than three different corners; or the text cannot
         be read. Where it is given to an index: a number is out of range, a ring crosses itself or another one of the
@@ -129,7 +129,7 @@ class Corridor:
     Raises
     ------
     InvalidTypeError
-        It is none of these.
+        It is not one of these.
     InvalidValueError
         A number is NaN or infinite, `metres` is negative, or a line has fewer than two different points; or the text
         cannot be read. Where it is given to an index: a number is out of range, or not all of the corridor lies

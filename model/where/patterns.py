@@ -126,7 +126,7 @@ def _characters() -> pa.StringArray:
 
 @cache
 def _of_unicode(name: str) -> Ranges | None:
-    """The characters of a general category or a script, as Arrow's RE2 has them; `None` if there is none."""
+    """The characters of a general category or a script, as Arrow's RE2 has them; `None` without one."""
     try:
         found = pc.match_substring_regex(_characters(), rf"\p{{{name}}}").to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:

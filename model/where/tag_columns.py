@@ -38,7 +38,7 @@ RANGES, SUFFIX, CONTAINS, WITHOUT_TAG = map(ord, (table.RANGES, table.SUFFIX, ta
 #: All keys of values lie in one array of bytes, which begins with what is before and after all numbers, all texts, and
 #: all values of each other type
 CONSTANTS = b"nost" + b"".join(f"{TYPED}{chr(letter)}".encode() for letter in range(ord(TIMES), ord(AFTER_TYPES) + 1))
-#: In the place of where a value begins, if there is none, or if there are several
+#: In the place of where a value begins, without one, or if there are several
 MISSING, SEVERAL = -1, -2
 
 _BANG, _B, _S, _P, _FIRST_TYPE = tuple(f"!bs{TYPED}{TIMES}".encode())
@@ -435,7 +435,7 @@ class WrittenParts(NamedTuple):
 
 @inlined
 def _number_at(data, at, end):
-    """The number that a colon ends, and where what follows begins; -1 if there is none."""
+    """The number that a colon ends, and where what follows begins; -1 without one."""
     number, begin = np.int64(0), at
     while at < end and data[at] != _COLON and number <= end:
         digit = np.int64(data[at]) - _ZERO

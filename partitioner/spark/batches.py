@@ -43,7 +43,7 @@ Batches: TypeAlias = Iterable[pa.RecordBatch]
 
 
 def for_each(spark: SparkSession, numbers: Sequence[int], work: Callable[[int], Batches], schema: str) -> DataFrame:
-    """Return the rows of `work(number)` for every number, each in a task of its own."""
+    """Return the rows of `work(number)` for every number, each in its own task."""
     count = max(1, len(numbers))
     return spark.range(0, len(numbers), 1, count).mapInArrow(partial(_for_each, tuple(numbers), work), schema)
 
@@ -244,7 +244,7 @@ def are_strings(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Columns of tables, by the table's name and number, each in a file of its own.
+    """Columns of tables, by the table's name and number, each in its own file.
 
     A task may run twice, after a failure or beside a slow twin: a file appears whole and under its name in one step,
     and what a task writes depends on its input alone, so that it does not matter whose file stays.
@@ -272,7 +272,7 @@ class Scratch:
         return checked_columns(name, read_table_file([OpenFile.at(self.files.kept(file)) for file in files]))
 
     def new_array(self, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """An array in a file of this machine that is removed with it; it takes no room but for what is written."""
+        """An array in a file of this machine that is removed with it; it takes no room except for what is written."""
         if not count:
             return np.zeros(0, dtype)
         file = self.files.local_folder() / f"array-{uuid.uuid4().hex}"

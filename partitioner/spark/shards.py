@@ -263,7 +263,7 @@ class Stored:
         return [place for place, each in enumerate(self.segments) if parts_of(each["files"], EXPIRES)]
 
     def options(self, layout: Layout | None, max_partition_size: int | None) -> LayoutOptions:
-        """The layout of the index or, if there is none, that which was asked for."""
+        """The layout of the index or, without one, that which was asked for."""
         of_index = {} if self.manifest is None else self.manifest
         found = {}
         for name, asked in (("layout", layout), ("max_partition_size", max_partition_size)):

@@ -47,7 +47,7 @@ from tagmatch.pipeline.areas.chunks import (
     prefetch,
 )
 
-# Messages whose cells are fetched together, and cells of these, but for one message
+# Messages whose cells are fetched together, and cells of these, except for one message
 _TOGETHER, _FETCHED = 8, 64
 # Looks at a cell that is being changed before other threads may run; how often a message is read before it asks for a
 # pause; and after how many chunks of a cell it is seen whether it changed
@@ -411,7 +411,7 @@ class ClientCells:
 
     def find(self, places: Places, groups: Lists, shapes: Shapes = NO_AREAS) -> Lists:
         """Entries whose client is within their radius of each message's place, and in its area, whichever it has."""
-        cells = self.now  # of one moment: they stay as they are, but for moves
+        cells = self.now  # of one moment: they stay as they are, except for moves
         areas = all_frozen(shapes)
         origin = (0.0, 0.0) if self.plane else (0.0, 0.0, 0.0)
 

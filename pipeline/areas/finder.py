@@ -329,7 +329,7 @@ def satisfied(found, row_of, known, asked):
         return offsets, values, touched
     rows, ends, kept = np.empty(count, np.uint32), np.zeros(len(offsets), np.int64), np.empty(count, np.uint32)
     begins, stops = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    # Each miss of the cache in a loop of its own: the processor then waits for many at once
+    # Each miss of the cache in its own loop: the processor then waits for many at once
     for i in range(count):
         rows[i] = row_of[values[i]] if len(row_of) else values[i]
     if len(sets.of_rows):

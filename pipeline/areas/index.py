@@ -65,7 +65,7 @@ class Contents(NamedTuple):
 
     size: int
     numbers: I64Array  # The content of each set
-    asked: Asked  # What each content asks, but for the one that asks nothing; its `rows` are their numbers
+    asked: Asked  # What each content asks, except for the one that asks nothing; its `rows` are their numbers
     of_nothing: int  # The content that asks nothing; -1 if no set has it
 
 

@@ -225,7 +225,7 @@ class WithinAreas:
 
     @property
     def one_query(self) -> AnswersOne | None:
-        """What answers as the other matcher does, but for keys whose clients are elsewhere."""
+        """What answers as the other matcher does, except for keys whose clients are elsewhere."""
         one = self._matcher.one_query
         return None if one is None else _OneWithin(one, self)
 
@@ -250,7 +250,7 @@ class WithinAreas:
 
 
 class _OneWithin:
-    """Answers single messages as another one does, but for keys whose clients are elsewhere."""
+    """Answers single messages as another one does, except for keys whose clients are elsewhere."""
 
     def __init__(self, one: AnswersOne, matcher: WithinAreas) -> None:
         self._one, self._matcher = one, matcher

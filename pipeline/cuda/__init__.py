@@ -77,7 +77,7 @@ def on_device(number: int) -> Iterator[None]:
             finally:
                 _checked(driver_library().cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())))
     except Exception as error:
-        # Both numba.cuda and the CUDA bindings beneath it raise errors of their own
+        # Both numba.cuda and the CUDA bindings beneath it raise their own errors
         if type(error).__module__.partition(".")[0] not in ("cuda", "numba"):
             raise
         if getattr(error, "code", None) == _OUT_OF_MEMORY or "OUT_OF_MEMORY" in str(error):

@@ -343,7 +343,7 @@ class Searches:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory, but for what packets take on their way."""
+        """Bytes of device memory, except for what packets take on their way."""
         return sum(bytes_of(tree.slots, tree.words, tree.bounds, tree.levels) for tree, _ in self.trees)
 
     def sent(self, places: Places, groups: Lists, workspace: Workspace) -> Askings:
@@ -578,7 +578,7 @@ class CudaClients(Searches):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory, but for what packets take on their way."""
+        """Bytes of device memory, except for what packets take on their way."""
         return super().nbytes + bytes_of(self._entries, self._at, self._last)
 
     def update(self) -> None:

@@ -1,6 +1,6 @@
 """Stage 2, subset match, of the `balanced` layout on the device: Algorithms 2, 3 and 4 of the paper (§3.2, §3.3).
 
-Partitions are cut into runs of rows, which have masks of their own: how fast queries are matched then hardly depends on
+Partitions are cut into runs of rows, which have their own masks: how fast queries are matched then hardly depends on
 the greatest size of a partition.
 
 The paper launches a kernel for each batch of up to 256 queries and each partition, a block of threads for each block of
@@ -289,7 +289,7 @@ def _count_items(runs, totals, item_queries, items):
 
 @kernel
 def _make_items(runs, offsets, first_items, item_queries, items):
-    """One thread a run: its queries become items of `item_queries`, but for the last."""
+    """One thread a run: its queries become items of `item_queries`, except for the last."""
     run = cuda.grid(1)
     if run < runs:
         first = offsets[run]
@@ -305,7 +305,7 @@ def route(
 ) -> tuple[int, Items]:
     """Group queries by the runs whose masks they have (Algorithm 2), in items of at most `item_queries`; how many.
 
-    Every query is tested with every mask: threads of a warp that walked the one-bits of their own queries would read
+    Every query is tested with every mask: threads of a warp that walked their own one-bits queries would read
     masks from different places.
     """
     stream = workspace.stream
@@ -355,7 +355,7 @@ def _items_of(batches: Batches, first_runs: I64Array, workspace: Workspace) -> t
 
 _BLOCK = 128
 
-# Blocks of rows of a run, but for the last
+# Blocks of rows of a run, except for the last
 _RUN_BLOCKS = 128
 
 # Pairs of batches that there is room for at first

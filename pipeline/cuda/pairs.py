@@ -464,7 +464,7 @@ class CudaTagIndex:
         def look_up(ranks: Any, ends: tuple[int, int]) -> None:
             first, last = ends
             self._look_up(strings, first, last, workspace, ranks[first:last])
-            workspace.stream.synchronize()  # the others have streams of their own
+            workspace.stream.synchronize()  # the others have their own streams
 
         return tags.memo.together(self, begin, look_up)
 

@@ -35,7 +35,7 @@ _SPREAD = _U(0x9E3779B97F4A7C15)
 
 @inlined
 def _rank_at(offsets, ranks, seconds, row, depth):
-    """Rank `depth` of a row; the second ranks have a column of their own, which is searched most."""
+    """Rank `depth` of a row; the second ranks have their own column, which is searched most."""
     return seconds[row] if depth == 1 else ranks[offsets[row] + depth]
 
 

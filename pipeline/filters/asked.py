@@ -260,7 +260,7 @@ def keep_verified(first, last, candidates, messages, sets, first_codes, out):
     starts = np.zeros(last - first + 1, np.int64)
     found = _by_message(owners, by_candidate, used, starts)
     begins, stops = np.empty(used, np.int64), np.empty(used, np.int64)
-    # Each miss of the cache in a loop of its own: the processor then waits for many at once
+    # Each miss of the cache in its own loop: the processor then waits for many at once
     for i in range(used):
         begins[i], stops[i] = record_offsets[found[i]], record_offsets[found[i] + 1]
     touched = np.uint32(0)

@@ -46,7 +46,7 @@ class Names:
         return len(self.strings)
 
     def numbers(self, strings: Strings) -> U32Array:
-        """The number of each of some strings; `UNKNOWN` for those that are none of the names."""
+        """The number of each of some strings; `UNKNOWN` for those that are not any of the names."""
         numbers = np.full(len(strings), UNKNOWN, np.uint32)
         if len(self):
             find_all(hash_strings(strings), strings.offsets, strings.data, 0, *self.arrays, numbers)
@@ -81,7 +81,7 @@ class Patterns:
     edges: U64Array  # an open hash table: a node and a byte, `node << 8 | byte`, 0 where free
     children: I64Array  # where the edge at the same place leads
     fails: I64Array  # of each node, that of the longest end of its text that is there, too
-    outputs: I64Array  # of each node, it or the nearest one along `fails` at which patterns end; 0 if there is none
+    outputs: I64Array  # of each node, it or the nearest one along `fails` at which patterns end; 0 without one
     firsts: I64Array  # the first pattern that ends at each node; -1 for none
     nexts: I64Array  # the next one after each pattern; -1 at the end
     only_at_end: BoolArray  # of each pattern: whether texts must end with it

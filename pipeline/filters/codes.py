@@ -262,7 +262,7 @@ def write_codes(kind, attribute, values, places, constants, codes):
             begin, end = begins[places[i]], ends[places[i]]
             codes[i] = _code_of_text(data, begin, end, all_numbers, all_texts)
         return
-    # In a loop of its own, so that the processor waits for many at a time
+    # In its own loop, so that the processor waits for many at a time
     own = np.empty(len(places), np.uint64)
     for i in range(len(places)):
         own[i] = bits[places[i]]

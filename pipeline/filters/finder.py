@@ -3,7 +3,7 @@
 `tagmatch.pipeline.one` says why one message goes alone; the kernels of packets are called here, too. Only the trie has
 another way down: `match_in_trie` takes many messages at once, so that the processor waits for many cache misses at a
 time. Its arrays and calls take two microseconds, which one message alone has to itself; what is here takes a tenth of
-that. Messages that come by many nodes have many cache misses of their own, and are left to it.
+that. Messages that come by many nodes have their own cache misses, and are left to it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def match_few(message, cells, trie, sets, first_codes, room):
     used = _candidates(tokens, count, signature, trie, waiting, nexts, found)
     if used <= 0:
         return used, np.int64(0)
-    # Each miss of the cache in a loop of its own, as in `keep_verified`
+    # Each miss of the cache in its own loop, as in `keep_verified`
     for i in range(used):
         begins[i], ends[i] = record_offsets[found[i]], record_offsets[found[i] + 1]
     several = False

@@ -200,7 +200,7 @@ def _transpose(words, begin):
 
 @kernel
 def fill_lines(order, starts, things, edge_offsets, column_offsets, columns, lines):
-    """Write the lines of all columns: each has the sets of its block but for those that leave it out."""
+    """Write the lines of all columns: each has the sets of its block except for those that leave it out."""
     count = len(edge_offsets) - 1
     column_of, last_set = np.full(count, -1, np.int64), np.zeros(count, np.int64)
     most = 0

@@ -1,7 +1,7 @@
 """Sets with constraints in a static trie: the tokens of each, least likely first, are a path.
 
 What is at the end of a path is scanned by signature and then verified. Many messages, as tokens, go down at once: what
-is fetched from far memory is fetched in loops of their own, without branches, over the nodes of all messages, as the
+is fetched from far memory is fetched in their own loops, without branches, over the nodes of all messages, as the
 processor then waits for many at a time.
 """
 
@@ -30,7 +30,7 @@ INNER = np.uint32(1 << 31)
 class Trie(NamedTuple):
     """Node 0 is the root. The rows of a node from its begin to its end are scanned; kernels take it."""
 
-    roots: IntArray  # the child of the root for each token, 0 if there is none
+    roots: IntArray  # the child of the root for each token, 0 without one
     nodes: U32Array  # [n, 2]: begin and end; the end's highest bit is `INNER`
     edges: U64Array  # an open hash table: a node and a token, `node << 32 | token`
     children: IntArray  # where the edge at the same place leads, 0 where it is free
@@ -55,7 +55,7 @@ def bit_of(token):
 
 @inlined
 def child_of(node, token, edges, children):
-    """Where an edge leads; 0 if there is none."""
+    """Where an edge leads; 0 without one."""
     mask = _U(len(edges) - 1)
     edge = (_U(node) << _U(32)) | _U(token)
     at = home_of(node, token) & mask

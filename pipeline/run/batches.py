@@ -57,7 +57,7 @@ def _pop(cells, heads, which):
 
 @kernel
 def _enter(cells, table, slots, offsets, ranks, signatures, has_empty):
-    """Write queries to the results table, without results but for the empty set."""
+    """Write queries to the results table, without results except for the empty set."""
     slot_signatures, rank_heads, rank_counts, result_heads, result_counts, outstanding, _ = table
     for i in range(len(slots)):
         slot = slots[i]

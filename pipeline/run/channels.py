@@ -163,7 +163,7 @@ class Channels(Workers[Turn]):
                 self._leave(entry, "cancelled", caller)
 
     def stats(self) -> dict[str, Any]:
-        """Return what became of each channel's messages, by name."""
+        """Return what happened to each channel's messages, by name."""
         return {name: each.counts.stats(each.cost) for name, each in self._classes.items()}
 
     # -- what waits --------------------------------------------------------------------------------------------------

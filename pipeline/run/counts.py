@@ -1,4 +1,4 @@
-"""What is counted: durations, answers of the pipeline, what tasks take, and what became of messages of channels."""
+"""What is counted: durations, answers of the pipeline, what tasks take, and what happened to messages of channels."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class ChannelCounts:
         self.end("offered", count)
 
     def end(self, outcome: str, count: int = 1) -> None:
-        """Count what became of messages."""
+        """Count what happened to messages."""
         with self._lock:
             self._counts[outcome] += count
 

@@ -35,7 +35,7 @@ class Class:
 
     channel: Channel
     cost: CostModel = field(default_factory=CostModel)  # What its tasks take
-    counts: ChannelCounts = field(default_factory=ChannelCounts)  # What became of its messages
+    counts: ChannelCounts = field(default_factory=ChannelCounts)  # What happened to its messages
     tasks: int = 0  # Tasks that were done
     due: float = field(init=False)  # The channel's, which computes them
     expires: float = field(init=False)
@@ -73,7 +73,7 @@ class Entry:
     due: float
     count: int  # Its messages
     work: Any  # What is to be done
-    # Of a message that may share a task with others of the same matcher; `None`: it is a task of its own
+    # Of a message that may share a task with others of the same matcher; `None`: it is its own task
     matcher: Matcher | None = None
     call: Awaiting | None = None  # The call whose packet it is
     rest: int = 0  # Messages of its call in packets that were handed in with it, from this one on
@@ -151,7 +151,7 @@ class Order(ABC):
 
     @abstractmethod
     def put(self, entries: Sequence[Entry], now: float) -> str | None:
-        """Have a message, or the packets of a call, wait; returns what becomes of it instead, if it may not."""
+        """Have a message, or the packets of a call, wait; returns what happens to it instead, if it may not."""
 
     @abstractmethod
     def take(self, worker: int, now: float) -> Turn | None:

@@ -189,7 +189,7 @@ class Stage(Workers[Work]):
                 return self._fail(work, error)
             except MemoryError:
                 time.sleep(_PAUSE_S)
-        _log.error("stage %s could not report, for want of memory: %r", self.name, error)
+        _log.error("stage %s could not report, for lack of memory: %r", self.name, error)
         return None
 
     def _next(self, worker: int) -> Work | None:  # noqa: ARG002 - all find the same

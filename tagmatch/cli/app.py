@@ -112,7 +112,7 @@ def token(
     from tagmatch.broker.config_file import new_token
 
     if role not in ROLES:
-        raise typer.BadParameter(f"{role!r} is none of {', '.join(ROLES)}", param_hint="--role")
+        raise typer.BadParameter(f"{role!r} is not one of {', '.join(ROLES)}", param_hint="--role")
     if '"' in name or "\\" in name or not name.isprintable():
         raise typer.BadParameter("it must be a plain name", param_hint="NAME")
     made, digest = new_token()

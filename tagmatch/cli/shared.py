@@ -204,7 +204,7 @@ def _column_names(text: str, known: Collection[str], but: str = "and cannot be l
         if not name:
             raise typer.BadParameter(f"{text!r} has an empty name")
         if name in known:
-            raise typer.BadParameter(f"the column {name!r} has a meaning of its own, {but}")
+            raise typer.BadParameter(f"the column {name!r} has its own meaning, {but}")
         if name == "*" and len(names) > 1:
             raise typer.BadParameter(f"{text!r} has names beside '*', which is every column")
     return names
@@ -335,7 +335,7 @@ KeepSnapshots = Annotated[
 MissingName = Annotated[
     Missing,
     option(
-        "What becomes of a row that the index does not have: it changes nothing, or nothing is changed and "
+        "What happens to a row that the index does not have: it changes nothing, or nothing is changed and "
         "it is an error.",
         "--missing",
     ),

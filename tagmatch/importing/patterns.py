@@ -35,7 +35,7 @@ def beginning(attribute: str, text: str, place: Place, *, any_case: bool) -> Con
 
 
 def text_in_any_case(attribute: str, text: str, place: Place) -> Condition:
-    """A text is this one, but for the case of ASCII's letters."""
+    """A text is this one, except for the case of ASCII's letters."""
     return _whole(attribute, either_case(text), place)
 
 

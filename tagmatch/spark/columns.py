@@ -146,7 +146,7 @@ class Answers:
 
     @property
     def wanted(self) -> Wanted:
-        """The same to an engine, but for data."""
+        """The same to an engine, except for data."""
         found = {"counts": Wanted.counts, "exists": Wanted.exists}
         return found.get(self.output, Wanted.keys)
 
@@ -332,7 +332,7 @@ def without_invalid(tags: pa.Array) -> pa.Array:
 
 
 def check_types(asked: AskedColumns, schema: pa.Schema, called: Mapping[str, str]) -> None:
-    """See that columns have types with which they can be asked, and attributes have names of their own."""
+    """See that columns have types with which they can be asked, and attributes have their own names."""
     messages = asked.messages(pa.RecordBatch.from_pylist([], schema=schema))
     places = asked.places
     there = messages.schema.get_field_index(ATTRIBUTES)

@@ -159,7 +159,7 @@ def match_udf(
     (answer,) = wanted.fields
     shipped = Shipped.of(place, manifest, snapshot)
 
-    opened: list[TagMatch[Any]] = []  # each task has a copy of its own, which is empty at first
+    opened: list[TagMatch[Any]] = []  # each task has its own copy, which is empty at first
 
     # By the type hints Spark knows that it gives a batch at a time; by their names it gives columns to parameters
     def tagmatch_match(

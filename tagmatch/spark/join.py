@@ -53,7 +53,7 @@ from tagmatch.spark.session import SnapshotChoice, Strategy, location_in, with_s
 from tagmatch.spark.ship import Shipped, ship_join
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
 
-#: What becomes of an index that is there
+#: What happens to an index that is there
 Mode = Literal["overwrite", "append", "error"]
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
@@ -111,13 +111,13 @@ def partition(
         Of the index: a folder that the driver and all workers mount under the same path, or a URI that they reach
         through Arrow (`s3a://…`, `gs://…`, `abfss://…`, `hdfs://…`; see docs/spark.md).
     mode : {"overwrite", "append", "error"}
-        What becomes of an index that is there already. `overwrite`: it is replaced. `append`: the rows are added to it,
+        What happens to an index that is there already. `overwrite`: it is replaced. `append`: the rows are added to it,
         as `add_sets` and `consolidate` would; one segment is made of them, of what is stored already of their sets, and
         of small segments. That takes as long as there are rows, and reads the files of the index once. Keys
         that expire keep their times, and those that have expired go; keys of the rows never expire. What a program has
         staged stays staged. `error`: that is an error.
     layout, max_partition_size
-        As of `TagMatch`. Where rows are appended, the index has its own.
+        As in `TagMatch`. Where rows are appended, the index has its own.
     tags, key : str
         Columns: an array of strings, and an integer from 0 to 2**64 - 1 (as which Spark has decimal(20, 0)) or a
         string. Strings make an index with `key_type="string"`; they are compared as bytes.
@@ -287,7 +287,7 @@ def subset_join(
     only : str, optional
         As for `TagMatch.match`: which keys, by their data.
     columns : sequence of str, optional
-        Columns of data to come with each key: with `rows` as columns of their own, null where the key has no value;
+        Columns of data to come with each key: with `rows` as their own columns, null where the key has no value;
         with `lists`, `keys` has structs of `key` and these.
     limit, order_by, score
         The best keys of each query, as those of `TagMatch.match_best`; with `lists`, the best first.

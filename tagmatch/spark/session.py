@@ -270,7 +270,7 @@ def located(settings: StoreSettings, given: object, name: str, snapshot: Snapsho
 
 
 def _kept_apart(spark: SparkSession, configuration: Any) -> dict[str, str]:
-    """The settings that are in files of their own, which `hadoop.security.credential.provider.path` names."""
+    """The settings that are in their own files, which `hadoop.security.credential.provider.path` names."""
     from py4j.protocol import Py4JJavaError  # which clients of Connect may be without
 
     jvm: Any = spark._jvm

@@ -486,7 +486,7 @@ class _Bucket:
 
 
 def _key_table(lists: list[pa.Array], key_type: KeyType) -> KeyTable:
-    """The keys of a bucket's sets. Of strings, each that a set has is a name of its own, whatever others have."""
+    """The keys of a bucket's sets. Of strings, each that a set has is its own name, whatever others have."""
     kind = pa.large_list(pa.uint64() if key_type == "integer" else pa.large_string())
     keys = pa.concat_arrays([pa.array([], kind), *(some.cast(kind) for some in lists)])
     if key_type == "integer":

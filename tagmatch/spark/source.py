@@ -205,7 +205,7 @@ class TagMatchSource(DataSource):
         return "tagmatch"
 
     def schema(self) -> StructType:
-        """The columns of the index, as `TagMatch.to_arrow` has them, but for keys, which are long or string."""
+        """The columns of the index, as `TagMatch.to_arrow` has them, except for keys, which are long or string."""
         return _columns(self._options(_READING, " for reading")[0])
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -76,7 +76,7 @@ def test_as_the_first_process_of_a_container(index):
 
 
 WHATEVER = {
-    "another error": "interrupt(); raise AttributeError('what became of it')",
+    "another error": "interrupt(); raise AttributeError('what happened to it')",
     "another exit code": "interrupt(); raise SystemExit(1)",
     "no error": "interrupt()",
     "waiting": "interrupt(); threading.Event().wait()",

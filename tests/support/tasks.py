@@ -133,7 +133,7 @@ def _exploded(how: str) -> Callable[[str | Column], Column]:
 
 
 def _outer(lists: pa.Array) -> pa.Array:
-    """A null in the place of lists that are empty, or null."""
+    """A null instead of lists that are empty, or null."""
     empty = pc.fill_null(pc.equal(pc.list_value_length(lists), 0), fill_value=True)
     return pc.if_else(empty, pa.array([[None]], lists.type).take(pa.array(np.zeros(len(lists), np.int64))), lists)
 

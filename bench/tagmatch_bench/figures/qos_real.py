@@ -220,7 +220,7 @@ def qos_real(bench: Bench, sizes: RealSizes) -> Result:
         subscriptions (channel 1) or {sizes.subscriptions[1]:,} (channel 2) of 1,504 predicates. Its tasks wait in the
         orders that `TagMatch` has: *DFGS + Smart Dispatch* is `dfgs`, *EDF* is `edf`, *FIFO* is `fifo`, in which all
         workers take whole messages from one queue; *QoS-ignorant* has an order `fifo` for each worker, which get whole
-        messages in turn. But for the panels of threads, CycloneDDS and `TagMatch`, **one thread does the work of all
+        messages in turn. Except for the panels of threads, CycloneDDS and `TagMatch`, **one thread does the work of all
         workers**: each worker has its own clock, which goes on by the CPU time that the thread takes to take a
         task and to do it, so that seven can be shown on a machine with fewer cores. To have messages wait counts for no
         worker, as in the paper, whose eighth core did that. Workers do not share caches and memory as seven cores
