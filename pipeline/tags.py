@@ -7,13 +7,16 @@ one become ranks in another.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U32Array, U64Array, UIntArray, pooled
+from tagmatch.model.errors import ResultTooLargeError
 from tagmatch.model.kernels.jit import copy, inlined, kernel, lent
 from tagmatch.model.kernels.known_tags import look_up
 from tagmatch.model.kernels.lists import ascending_known, gather_strings, spread
@@ -232,8 +235,24 @@ class Space(Protocol):
         """The memory; with `at_most`, the caller may write fewer, the first ones."""
 
 
-def no_space(count: int, *, at_most: bool = False) -> None:
-    """Keys go to memory of their own."""
+_most_keys: ContextVar[int | None] = ContextVar("most_keys", default=None)
+
+
+@contextmanager
+def at_most_keys(count: int) -> Iterator[None]:
+    """Within, a packet of more keys is a ResultTooLargeError before it has memory for them; for calls of one thread."""
+    token = _most_keys.set(count)
+    try:
+        yield
+    finally:
+        _most_keys.reset(token)
+
+
+def no_space(count: int, *, at_most: bool = False) -> None:  # noqa: ARG001 - as `Space`
+    """Keys go to memory of their own; ResultTooLargeError if they are more than `at_most_keys` lets be."""
+    most = _most_keys.get()
+    if most is not None and count > most:
+        raise ResultTooLargeError(f"a packet has {count} keys, more than {most}; ask with fewer queries at a time")
 
 
 @kernel

@@ -267,6 +267,7 @@ class CallPacket(Packet):
 
     def space(self, count: int, *, at_most: bool = False) -> U64Array | None:  # noqa: ARG002 - as `Space`
         """As `Packet` says."""
+        no_space(count)
         return self.matcher.memory(count)
 
     def key_lookup(self) -> None:
@@ -289,6 +290,7 @@ class SharedPacket(CallPacket):
 
     def space(self, count: int, *, at_most: bool = False) -> U64Array | None:
         """As `CallPacket` says."""
+        no_space(count)
         return self.call.space(self.number, count, at_most=at_most)
 
     def merge(self) -> None:

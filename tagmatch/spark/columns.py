@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from itertools import pairwise
@@ -33,13 +33,20 @@ from tagmatch.best import check_best, limit_of
 from tagmatch.embedded import TagMatch
 from tagmatch.model.arrays import IntArray
 from tagmatch.model.data_types import Schema, some_columns
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
+from tagmatch.model.errors import (
+    InvalidTypeError,
+    InvalidValueError,
+    NullError,
+    ResultTooLargeError,
+    TagMatchError,
+)
 from tagmatch.model.input.messages import ATTRIBUTES, TAGS, messages_in, with_own_columns
 from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, locations_of_rows, shapes_in
 from tagmatch.model.options import KeyType, Wanted, check_one_of
 from tagmatch.model.storage.format import Manifest, key_type_of
 from tagmatch.model.storage.repository import Repository
 from tagmatch.only import DataTest
+from tagmatch.pipeline.tags import at_most_keys
 from tagmatch.records import schema_of_data
 
 Output = Literal["rows", "lists", "counts", "exists"]
@@ -55,6 +62,9 @@ KEY_TYPES = {"integer": LongType(), "string": StringType()}
 
 _BATCH_KEYS = 1 << 16
 _BATCH_BYTES = 1 << 30
+
+#: Queries that are asked together, and the keys that these may have, if they are more than one: 16 MiB of numbers
+QUERIES, MOST_KEYS = 1024, 1 << 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +211,10 @@ class Answers:
         )
         return pa.ListArray.from_arrays(np.append(0, np.cumsum(counts)).astype(np.int32), values)
 
+    def count(self, index: TagMatch[Any], messages: pa.RecordBatch) -> pa.Array:
+        """How many keys some messages have, before those are left out that are not wanted once more."""
+        return index.match_counts(messages, only=self.only)
+
     def beside(self, queries: pa.RecordBatch, found: pa.Array) -> Iterator[pa.RecordBatch]:
         """The queries and their answers, in batches of bounded size."""
         if self.output == "rows":
@@ -271,6 +285,32 @@ def few_keys(found: pa.Array) -> Iterator[slice]:
     marks = np.arange(0, int(offsets[-1]), _BATCH_KEYS)
     edges = np.unique(np.concatenate([[0], np.searchsorted(offsets, marks, side="right") - 1, [len(found)]]))
     return (slice(first, last) for first, last in pairwise(edges.tolist()))
+
+
+def in_parts(
+    queries: pa.RecordBatch,
+    ask: Callable[[pa.RecordBatch], pa.Array],
+    count: Callable[[pa.RecordBatch], pa.Array],
+) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+    """Some of the queries after the other, with their answers, of which no more are in memory than `MOST_KEYS` has.
+
+    Where they have more keys, which is known before these are looked up, they are counted, and asked in parts.
+    """
+    for first in range(0, len(queries), QUERIES):
+        some = queries.slice(first, QUERIES)
+        try:
+            with at_most_keys(MOST_KEYS):
+                found = ask(some)
+        except ResultTooLargeError:
+            pass
+        else:
+            yield some, found
+            continue
+        ends = np.cumsum(count(some).to_numpy().astype(np.int64))
+        edges = [0, *(np.flatnonzero(np.diff(ends // MOST_KEYS)) + 1).tolist(), len(some)]
+        for begin, end in pairwise(edges):
+            part = some.slice(begin, end - begin)
+            yield part, ask(part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
@@ -16,7 +17,8 @@ from pyspark.sql.types import DecimalType, NullType, StructField, StructType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from tagmatch.embedded import TagMatch
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
+from tagmatch.engine import MAX_KEYS
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, ResultTooLargeError, TagMatchError
 from tagmatch.model.input.messages import ATTRIBUTES, TAGS
 from tagmatch.model.input.places import KIND, LOCATION, WITHIN, names_of_places, shapes_in
 from tagmatch.model.kernels.sphere import BOX
@@ -29,6 +31,7 @@ from tagmatch.spark.columns import (
     arrow_type,
     as_spark,
     check_types,
+    in_parts,
     reject_nulls,
     signed,
     spark_name,
@@ -36,7 +39,7 @@ from tagmatch.spark.columns import (
 )
 from tagmatch.spark.join import check_strings
 from tagmatch.spark.session import NEWEST, SnapshotChoice, StoreSettings, located, location_in
-from tagmatch.spark.ship import QUERIES, Shipped
+from tagmatch.spark.ship import Shipped
 from tagmatch.spark.source import TagMatchSource
 
 #: What the table function is called in SQL
@@ -170,14 +173,21 @@ def match_udf(
         tags = without_invalid(tags) if skip_invalid else tags
         given = {TAGS: pc.coalesce(tags, _NO_TAGS), ATTRIBUTES: attributes, LOCATION: location, WITHIN: within}
         queries = _messages(given)
-        parts = [
-            as_spark(wanted.ask(opened[0], queries.slice(first, QUERIES)), answer.dataType)
-            for first in range(0, len(queries), QUERIES)
-        ]
-        found = pa.concat_arrays(parts) if parts else pa.array([], arrow_type(answer.dataType))
+        asked = in_parts(queries, partial(wanted.ask, opened[0]), partial(wanted.count, opened[0]))
+        found = _together([as_spark(some, answer.dataType) for _, some in asked], arrow_type(answer.dataType))
         return pc.if_else(tags.is_valid(), found, None) if tags.null_count else found
 
     return arrow_udf(tagmatch_match, answer.dataType)
+
+
+def _together(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    """The answers to all rows of a batch, which Spark wants in one array."""
+    if pa.types.is_list(kind) and sum(len(part.values) for part in parts) > MAX_KEYS:
+        raise ResultTooLargeError(
+            "match_udf: rows that Spark gives at once have more keys than one array can hold; use subset_join, or a "
+            "smaller spark.sql.execution.arrow.maxRecordsPerBatch"
+        )
+    return pa.concat_arrays([pa.array([], kind), *parts])
 
 
 def _messages(arguments: Mapping[str, Any]) -> pa.RecordBatch:

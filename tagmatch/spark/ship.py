@@ -6,7 +6,7 @@ that are wanted in the end, and only the rows, and an event-time watermark stays
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from tagmatch.spark.columns import (
     AskedColumns,
     as_spark,
     few_keys,
+    in_parts,
     on_plane,
     reject_nulls,
     without_invalid,
@@ -32,9 +33,6 @@ from tagmatch.spark.session import NEWEST, SnapshotChoice
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-#: Queries answered together, so that what they have in common, the memory of their answers, stays bounded
-QUERIES = 1024
 
 # The indexes that this worker has opened, by where they are, with what was asked for: for each store or folder the last
 # one, as credentials may change. A worker runs one task at a time.
@@ -131,19 +129,27 @@ def answered(
         tags = without_invalid(tags)
     else:
         reject_nulls(tags, asked.name_of_tags)
-    is_asked = tags.is_valid()
-    for first in range(0, len(queries), QUERIES):
-        some, valid = queries.slice(first, QUERIES), is_asked.slice(first, QUERIES)
-        if tags.null_count:
-            some = some.filter(valid)
+    queries = queries.set_column(asked.tags, queries.schema.field(asked.tags), tags)
+
+    def of_valid(some: pa.RecordBatch, ask: Callable[[pa.RecordBatch], pa.Array]) -> pa.Array:
+        valid = some.column(asked.tags).is_valid()
+        if valid.true_count == len(some):
+            return ask(some)
+        places = pc.subtract(pc.cumulative_sum(valid.cast(pa.int32())), 1)
+        return ask(some.filter(valid)).take(pc.if_else(valid, places, None))
+
+    def ask(some: pa.RecordBatch) -> pa.Array:
         found = answers.ask(index, asked.messages(some), [some.column(number) for number in asked.on])
-        found = as_spark(found, answers.of_query)
-        if tags.null_count:
-            places = pc.subtract(pc.cumulative_sum(valid.cast(pa.int32())), 1)
-            found = found.take(pc.if_else(valid, places, None))
-        if answers.how == "anti":
-            found = pc.fill_null(pc.invert(found), fill_value=True)
-        yield from (found[part] for part in few_keys(found))
+        return as_spark(found, answers.of_query)
+
+    def count(some: pa.RecordBatch) -> pa.Array:
+        return answers.count(index, asked.messages(some))
+
+    for _, found in in_parts(
+        queries, lambda some: of_valid(some, ask), lambda some: pc.fill_null(of_valid(some, count), 0)
+    ):
+        every = pc.fill_null(pc.invert(found), fill_value=True) if answers.how == "anti" else found
+        yield from (every[part] for part in few_keys(every))
 
 
 def _open(location: Repository, key_type: KeyType, *, plane: bool = False) -> TagMatch[Any]:

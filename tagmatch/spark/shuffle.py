@@ -41,7 +41,7 @@ from tagmatch.model.kernels.hashing import hash_strings, hash_tags
 from tagmatch.model.kernels.lists import gather, group_by
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among
 from tagmatch.model.layouts import rules_of
-from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions
+from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions, Wanted
 from tagmatch.model.storage.partial import InPlace
 from tagmatch.model.storage.positions import Positions, open_positions
 from tagmatch.model.storage.repository import Repository
@@ -63,7 +63,7 @@ from tagmatch.partitioner.spark.batches import (
     sorted_by_number,
     tasks_at_once,
 )
-from tagmatch.spark.columns import Answers, AskedColumns, on_plane, quoted, reject_nulls
+from tagmatch.spark.columns import Answers, AskedColumns, in_parts, on_plane, quoted, reject_nulls
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -509,12 +509,21 @@ def matched(batches: Iterable[pa.RecordBatch], plan: Shuffle, *, merged: bool) -
             continue
         if bucket is None:
             bucket, sets = _Bucket(sets, plan), []
-        messages = (
-            pa.RecordBatch.from_struct_array(records.column("message")) if merged else plan.asked.messages(records)
-        )
-        answers = bucket.engine.match_many(messages, wanted=plan.answers.wanted)
-        if merged:
-            found = answers if plan.answers.is_number else pc.list_value_length(answers)
-            wanted = pc.or_(found.cast(pa.bool_()), records.column("query").is_valid())
-            records, answers = records.select(["id", "query"]).filter(wanted), answers.filter(wanted)
-        yield from plan.answers.beside(records, answers)
+        for some, answers in _answers(bucket.engine, records, plan, merged=merged):
+            if merged:
+                found = answers if plan.answers.is_number else pc.list_value_length(answers)
+                wanted = pc.or_(found.cast(pa.bool_()), some.column("query").is_valid())
+                some, answers = some.select(["id", "query"]).filter(wanted), answers.filter(wanted)
+            yield from plan.answers.beside(some, answers)
+
+
+def _answers(
+    engine: LocalEngine, records: pa.RecordBatch, plan: Shuffle, *, merged: bool
+) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+    """Some of the queries of a batch after the other, with the answers of a bucket."""
+
+    def ask(some: pa.RecordBatch, wanted: Wanted) -> pa.Array:
+        messages = pa.RecordBatch.from_struct_array(some.column("message")) if merged else plan.asked.messages(some)
+        return engine.match_many(messages, wanted=wanted)
+
+    return in_parts(records, partial(ask, wanted=plan.answers.wanted), partial(ask, wanted=Wanted.counts))

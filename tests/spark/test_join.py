@@ -21,9 +21,7 @@ from support.expiring import set_clock
 from support.index_files import make_index
 from support.spark_functions import called
 
-import tagmatch.spark.functions
-import tagmatch.spark.join
-import tagmatch.spark.ship
+import tagmatch.spark.columns
 from tagmatch import Near, TagMatch
 from tagmatch.model.errors import (
     IndexChangedError,
@@ -171,8 +169,8 @@ ASKED_FOR: list[tuple[list[str], dict[str, str], Any, bool]] = [
 def test_answers_are_the_oracles(
     spark: Any, stored: Stored, monkeypatch: pytest.MonkeyPatch, way: Any, asked: Any
 ) -> None:
-    for module in (tagmatch.spark.functions, tagmatch.spark.ship):
-        monkeypatch.setattr(module, "QUERIES", 7)
+    for name, few in (("QUERIES", 7), ("MOST_KEYS", 200)):
+        monkeypatch.setattr(tagmatch.spark.columns, name, few)
     names, places, output, unique = asked
     queries = data_frame(spark, stored)
     if way in ("sql", "column"):  # with NULL for arguments not given

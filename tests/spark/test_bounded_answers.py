@@ -1,0 +1,77 @@
+"""Answers have a bounded number of keys in memory at a time, however many keys a set has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.spark_functions import called
+
+from tagmatch import TagMatch
+from tagmatch.engine import LocalEngine
+from tagmatch.model.errors import ResultTooLargeError
+from tagmatch.pipeline import tags as key_lookup
+from tagmatch.spark import columns, subset_join
+
+KEYS, QUERIES, MOST = 80_000, 24, 200_000
+
+
+@pytest.fixture
+def index(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """One set has 80,000 keys, another one of these; in two segments."""
+    path, kind = tmp_path / "index", request.param
+    names: list[Any] = list(map(str, range(KEYS))) if kind == "string" else list(range(KEYS))
+    with TagMatch(path, key_type=kind, device="cpu") as tm:
+        for tags, keys in ((["a"], names), (["b"], names[:1])):
+            tm.add_sets([tags] * len(keys), keys)
+            tm.consolidate()
+    return path
+
+
+@pytest.fixture
+def largest(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many keys there were in each answer of an engine."""
+    found, match_many = list[int](), LocalEngine.match_many
+
+    def counted(self: LocalEngine, *args: Any, **options: Any) -> Any:
+        answers = match_many(self, *args, **options)
+        found.append(len(getattr(answers, "values", ())))
+        return answers
+
+    monkeypatch.setattr(columns, "MOST_KEYS", MOST)
+    monkeypatch.setattr(LocalEngine, "match_many", counted)
+    return found
+
+
+def asked(spark: Any, count: int = QUERIES) -> Any:
+    rows = [(number, ["a", "b"] if number % 2 else ["b"]) for number in range(count)]
+    return spark.createDataFrame(rows, "id long, tags array<string>").coalesce(1)
+
+
+@pytest.mark.parametrize("index", ["integer", "string"], indirect=True)
+@pytest.mark.parametrize("unique", [False, True])
+@pytest.mark.parametrize("strategy", ["ship", "shuffle"])
+def test_joins(spark: Any, index: Path, largest: list[int], strategy: Any, unique: bool) -> None:
+    lists = subset_join(asked(spark), index, strategy=strategy, output="lists", unique=unique)
+    counts = {row.id: len(row["keys"]) for row in lists.collect()}
+    assert counts == {number: KEYS + (not unique) if number % 2 else 1 for number in range(QUERIES)}
+    assert 0 < max(largest) <= MOST + KEYS + 1
+
+
+@pytest.mark.parametrize("index", ["integer"], indirect=True)
+def test_functions(spark: Any, index: Path, largest: list[int]) -> None:
+    found = called("column", asked(spark, 6), index)
+    assert {number: len(keys) for number, keys in found.items()}[1] == KEYS + 1
+    assert 0 < max(largest) <= MOST + KEYS + 1
+
+
+def test_no_more_keys_are_looked_up_than_are_asked_for() -> None:
+    with TagMatch(device="cpu", threads=1) as tm:
+        tm.add_sets([["a"]] * 100, range(100))
+        tm.consolidate()
+        with key_lookup.at_most_keys(200):
+            assert len(tm.match_many([["a"]] * 2).values) == 200
+            with pytest.raises(ResultTooLargeError, match="300 keys, more than 200"):
+                tm.match_many([["a"]] * 3)
+        assert len(tm.match_many([["a"]] * 3).values) == 300
