@@ -22,6 +22,7 @@ from tagmatch.model.errors import InvalidTypeError, InvalidValueError, ResultToo
 from tagmatch.model.input.messages import ATTRIBUTES, TAGS
 from tagmatch.model.input.places import KIND, LOCATION, WITHIN, names_of_places, shapes_in
 from tagmatch.model.kernels.sphere import BOX
+from tagmatch.model.storage.format import files_nbytes
 from tagmatch.model.where.areas import Box, Circle
 from tagmatch.spark.columns import (
     Answers,
@@ -38,7 +39,7 @@ from tagmatch.spark.columns import (
     without_invalid,
 )
 from tagmatch.spark.join import check_strings
-from tagmatch.spark.session import NEWEST, SnapshotChoice, StoreSettings, located, location_in
+from tagmatch.spark.session import NEWEST, SnapshotChoice, StoreSettings, located, location_in, warn_of_memory
 from tagmatch.spark.ship import Shipped
 from tagmatch.spark.source import TagMatchSource
 
@@ -160,6 +161,7 @@ def match_udf(
     manifest = place.manifest()
     wanted = Answers.of(place, manifest, output=output, unique=unique, **options)
     (answer,) = wanted.fields
+    warn_of_memory(SparkSession.getActiveSession(), files_nbytes(manifest))
     shipped = Shipped.of(place, manifest, snapshot)
 
     opened: list[TagMatch[Any]] = []  # each task has its own copy, which is empty at first

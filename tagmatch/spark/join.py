@@ -49,7 +49,7 @@ from tagmatch.spark.columns import (
     errors_of_workers,
     quoted,
 )
-from tagmatch.spark.session import SnapshotChoice, Strategy, location_in, with_settings
+from tagmatch.spark.session import SnapshotChoice, Strategy, location_in, warn_of_memory, with_settings
 from tagmatch.spark.ship import Shipped, ship_join
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
 
@@ -355,6 +355,7 @@ def subset_join(
         ships = queries.isStreaming or is_small or is_declared or answers.needs_data
         strategy = "ship" if ships else "shuffle"
     if strategy == "ship":
+        warn_of_memory(queries.sparkSession, files_nbytes(manifest))
         shipped = Shipped.of(place, manifest, snapshot, follows=queries.isStreaming)
         return ship_join(queries, shipped, asked=_numbered(asked), columns=[*map(_packed, asked)], answers=answers)
     if is_declared:

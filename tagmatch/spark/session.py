@@ -7,6 +7,7 @@ such as the role of a machine, is left to it; what it has nothing for is an erro
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -28,6 +29,8 @@ from tagmatch.model.storage.folders import StoreOptions
 from tagmatch.model.storage.repository import Repository, location_of
 
 OLDEST_JAVA = 17
+
+_log = logging.getLogger(__name__)
 
 
 def spark_session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -157,6 +160,32 @@ def with_settings(spark: SparkSession, **arguments: Any) -> list[Any]:
     for name, value in parsed(given, _SETTINGS, "setting").items():
         found[name.rpartition(".")[2].lower()] = value
     return [found.get(name.replace("_", "")) if value is None else value for name, value in arguments.items()]
+
+
+_SIZE = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
+_UNITS = {"k": 1 << 10, "": 1 << 20, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}  # Spark counts in MiB by itself
+
+#: Addresses that a worker takes beside an index: libraries, kernels, and what it keeps of memory that tasks have freed
+WORKER_NBYTES = 4 << 30
+
+
+def warn_of_memory(spark: SparkSession | None, index_nbytes: int) -> None:
+    """Warn of a setting that bounds the addresses of workers, of which memory-mapped files take some, by too few."""
+    if spark is None:
+        return
+    given = spark.conf.getAll
+    found = _SIZE.fullmatch(given.get("spark.executor.pyspark.memory", ""))
+    if found is None:
+        return
+    cores = given.get("spark.executor.cores", "1")
+    workers = int(cores) if cores.isdigit() else 1
+    limit, needed = int(found[1]) * _UNITS[found[2].lower()], (index_nbytes + WORKER_NBYTES) * workers
+    if limit < needed:
+        _log.warning(
+            "spark.executor.pyspark.memory is %s for %d workers of an executor, which bounds their addresses, and "
+            "a memory-mapped index of %d MiB takes addresses: leave it out, or set %dm",
+            found[0], workers, index_nbytes >> 20, -(-needed >> 20),
+        )  # fmt: skip
 
 
 # -- stores ------------------------------------------------------------------------------------------------------------
