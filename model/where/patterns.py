@@ -15,13 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache, lru_cache
-from typing import NamedTuple, NoReturn
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from tagmatch.model.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Most repetitions that are counted, and groups within each other
 _MOST_COUNTED, _MOST_DEEP = 1000, 100
@@ -117,6 +116,9 @@ def _in_any_case(ranges: Ranges) -> Ranges:
 @cache
 def _characters() -> pa.StringArray:
     """Each character of Unicode as a text."""
+    import numpy as np
+    import pyarrow as pa
+
     numbers = np.concatenate([np.arange(0xD800), np.arange(0xE000, LAST + 1)])
     sizes = 1 + (numbers > 0x7F) + (numbers > 0x7FF) + (numbers > 0xFFFF)
     text = pa.py_buffer(numbers.astype("<u4").tobytes().decode("utf-32-le").encode())
@@ -127,6 +129,10 @@ def _characters() -> pa.StringArray:
 @cache
 def _of_unicode(name: str) -> Ranges | None:
     """The characters of a general category or a script, as Arrow's RE2 has them; `None` without one."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     try:
         found = pc.match_substring_regex(_characters(), rf"\p{{{name}}}").to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:

@@ -82,10 +82,10 @@ def test_each_message_is_counted_once(order: str, rng: random.Random, monkeypatc
     """Threads submit to three channels and cancel; one's deadline nearly nothing keeps, and some packets fail."""
     subset_match, failing = SegmentQueries.subset_match, random.Random(rng.random())
 
-    def sometimes(queries: SegmentQueries) -> Any:
+    def sometimes(queries: SegmentQueries, wanted: Any) -> Any:
         if failing.random() < 0.2:
             raise RuntimeError("injected")
-        return subset_match(queries)
+        return subset_match(queries, wanted)
 
     monkeypatch.setattr(SegmentQueries, "subset_match", sometimes)
     hasty = Channel("hasty", deadline=timedelta(microseconds=300))
