@@ -143,6 +143,8 @@ def _reject_reserved(chunks: list[TagLists], name: str, first_row: int) -> None:
 
 def key_value(key: object, name: str = "key") -> int:
     """One key."""
+    if type(key) is int and 0 <= key < KEY_LIMIT:
+        return key
     if key is None:
         raise NullError(f"{name} must be an integer, not None")
     try:

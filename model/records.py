@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -101,3 +101,24 @@ class Record(Generic[K]):
                 f"the record of key {self.key!r} has {len(self.alternatives)} alternatives: look at each of them"
             )
         return self.alternatives[0]
+
+
+def _writers(kind: type) -> list[Callable[[object, object], None]]:
+    return [getattr(kind, each.name).__set__ for each in fields(kind)]
+
+
+_TAGS, _WHERE, _AREA, _EXPIRES = _writers(Alternative)
+_KEY, _ALTERNATIVES, _DATA = _writers(Record)
+
+
+def plain_record(key: K, tags: frozenset[str], expires: datetime | None, data: Mapping[str, Any]) -> Record[K]:
+    """A record of one alternative that has tags only, in a third of the time of the calls of the classes."""
+    alternative, record = object.__new__(Alternative), object.__new__(Record)
+    _TAGS(alternative, tags)
+    _WHERE(alternative, None)
+    _AREA(alternative, None)
+    _EXPIRES(alternative, expires)
+    _KEY(record, key)
+    _ALTERNATIVES(record, (alternative,))
+    _DATA(record, data)
+    return record
