@@ -68,7 +68,7 @@ def test_join(tmp_path: Path) -> None:
     assert len({row["keys"] for row in found.answers}) == 1
     assert found.answers[0]["keys"] >= 40  # each query extends a stored set
     plans = json.loads((tmp_path / "spark-join.json").read_text())["plans"]
-    operators = {"subset_join, ship": "MapInArrow", JOINS[3]: "HashAggregate", JOINS[4]: "NestedLoopJoin"}
+    operators = {"subset_join, ship": "ArrowEvalPython", JOINS[3]: "HashAggregate", JOINS[4]: "NestedLoopJoin"}
     assert list(plans) == JOINS
     assert all(operator in plans[name] for name, operator in operators.items())
     assert "Plan of *subset_join, ship*" in done.stdout
