@@ -41,7 +41,7 @@ class Kill(logging.Handler):
 logging.getLogger("tagmatch.partitioner").setLevel(logging.INFO)
 logging.getLogger("tagmatch.partitioner").addHandler(handler := Kill())
 spark = handler.spark = spark_session("killed", "local[2]")
-partition(spark.read.parquet(sys.argv[1]), sys.argv[2], mode=sys.argv[4])
+partition(spark.read.parquet(sys.argv[1]), sys.argv[2], mode=sys.argv[4], sets_per_task=1)  # else there are few steps
 """
 
 
