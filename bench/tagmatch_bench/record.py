@@ -112,6 +112,9 @@ def table(name: str) -> str:
     headings = [cell.strip() for cell in lines[0].strip("|").split("|")]
     rows = [lines[0], "|---|" + "--:|" * (len(headings) - 1)]
     rows += [_line(line, headings) for line in lines[1:]]
+    columns = zip(headings, *(row.strip("|").split("|") for row in rows[2:]), strict=True)
+    if empty := [heading for heading, *cells in columns if not any(map(str.strip, cells))]:
+        raise TagMatchError(f"table {name!r} in bench/record.toml has no value under {', '.join(empty)}")
     return "\n".join(rows)
 
 
@@ -136,7 +139,7 @@ def _results() -> str:
     for name, command in commands().items():
         where = _facts(name)["circumstances"]
         machine, gpus = where["machine"], where["machine"]["gpus"]
-        devices = f", {len(gpus)} × {gpus[0].partition(',')[0]}" if gpus and "cuda" not in name else ""
+        devices = f", {len(gpus)} × {gpus[0].partition(',')[0]}" if gpus else ""
         at = f"{where['date'][:10]}, {where['commit'][:7]}"
         rows.append(f"| `{name}` | {machine['usable_cores']} cores{devices} | {at} | `{command}` |")
     return "\n".join(rows)

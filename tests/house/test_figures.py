@@ -53,6 +53,14 @@ def test_numbers_that_are_not_recorded_are_errors(reference: str) -> None:
         record.filled(f"<!-- {reference} -->1")
 
 
+def test_headings_without_values_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A misspelt place would leave a column empty."""
+    tables = {"few": "| | 10 % | 15 % |\n| trees | {table1-cpu > ICN tree} |"}
+    monkeypatch.setattr(record, "tables", lambda: tables)
+    with pytest.raises(TagMatchError, match=r"table 'few' in bench/record.toml has no value under 15 %"):
+        record.table("few")
+
+
 def test_each_result_can_be_measured_again() -> None:
     """It has a command, and the commit of a clean checkout."""
     assert RECORDED.keys() == record.commands().keys()
