@@ -197,7 +197,9 @@ def measure(begins: str, say: Callable[[str], None]) -> None:
             run = [str(program), *shlex.split(command), "--output", folder]
             if subprocess.run(run).returncode:
                 raise TagMatchError(f"{name} was not recorded: the command failed; its messages are above")
-            (made,) = Path(folder).glob("*.json")
+            found = {path.stem: path for path in Path(folder).glob("*.json")}
+            # A command may write several results
+            made = found.get(Path(name).name) or next(iter(found.values()))
             (RESULTS / name).parent.mkdir(parents=True, exist_ok=True)
             with write_whole(RESULTS / f"{name}.json") as part:
                 part.write_bytes(made.read_bytes())
