@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tagmatch import TagMatchError
 from tagmatch_bench import record
+from tagmatch_bench.commands.app import app
 
 
 def test_a_result_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,3 +31,14 @@ def test_a_result_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_results_that_are_unknown_are_named() -> None:
     with pytest.raises(TagMatchError, match=r"no result begins with 'nowhere'; there are two-cores/peers, "):
         record.measure("nowhere", print)
+
+
+def test_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They name the results to measure, and the pages that have new numbers."""
+    measured: list[str] = []
+    monkeypatch.setattr(record, "measure", lambda only, _: measured.append(only))
+    monkeypatch.setattr(record, "fill_pages", lambda: [Path("page.md")])
+    for words, expected in ((["pages"], []), (["record", "--only", "two-cores/peers"], ["two-cores/peers"])):
+        done = CliRunner().invoke(app, words)
+        assert (done.exit_code, done.output) == (0, "page.md has new numbers\n"), done.exception
+        assert measured == expected

@@ -430,14 +430,14 @@ _command(
 )  # fmt: skip
 
 
-def _record(*, only: str | None, **_: Any) -> None:
+def _record(*, only: str | None) -> None:
     from tagmatch_bench.record import measure
 
     measure(only or "", partial(typer.echo, err=True))
     _pages()
 
 
-def _pages(**_: Any) -> None:
+def _pages() -> None:
     from tagmatch_bench.record import fill_pages
 
     for page in fill_pages():

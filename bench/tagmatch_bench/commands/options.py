@@ -129,12 +129,14 @@ ALLOW_CHANGES = option(
 
 
 def command(app: typer.Typer, name: str, summary: str, options: Iterable[Parameter], run: Callable[..., None]) -> None:
-    """Add a command, which gives `run` its options by name."""
+    """Add a command, which gives `run` its options by name; one with `output` also takes `--allow-changes`."""
+    options = [*options]
+    recording = [ALLOW_CHANGES] if any(each.name == "output" for each in options) else []
 
     def call(**given: Any) -> None:
         run(**given)
 
-    call.__signature__ = Signature([*options, ALLOW_CHANGES])  # type: ignore[attr-defined]
+    call.__signature__ = Signature([*options, *recording])  # type: ignore[attr-defined]
     call.__doc__ = summary
     app.command(name)(call)
 
