@@ -251,6 +251,17 @@ def keys_at(weights, row):
 
 
 @lent
+def _choose(bits, ranks, first, stop, chosen):
+    """Put the places from `first` to `stop` whose rank is known into `chosen`, without a branch; returns how many."""
+    count = _U(0)
+    for each in range(first, stop):
+        word, bit = bit_of(bits, ranks[each])
+        chosen[count] = each
+        count += _U(bits[word] >> bit) & _U(1)
+    return count
+
+
+@lent
 def _tally_row(bits, thirds, weights, row, longer, tallied):
     """Count a row whose second rank is known, if its third one is, too; one with more ranks is left for later."""
     waiting, found, keys = tallied
@@ -286,23 +297,16 @@ def tally(bits, known, runs, ends, weights, most, room):
     row, row_end = _U(starts[run]), _U(starts[end])
     if row_end - row < _U(2) * (end - run):  # most are runs of one row
         while row < row_end and tallied[2] < most:
-            stop, count = min(row_end, row + AT_ONCE), _U(0)
-            for each in range(row, stop):
-                word, bit = bit_of(bits, seconds[each])
-                chosen[count] = each
-                count += _U(bits[word] >> bit) & _U(1)
-            for i in range(count):
+            stop = min(row_end, row + AT_ONCE)
+            for i in range(_choose(bits, seconds, row, stop, chosen)):
                 tallied = _tally_row(bits, thirds, weights, _U(chosen[i]), longer, tallied)
             tallied = _tally_longer(bits, known, weights, longer, tallied)
             read += stop - row
             row = stop
         return tallied[2], tallied[1], np.int64(read)
     while run < end and tallied[2] < most:
-        stop, count = min(end, run + AT_ONCE), _U(0)
-        for each in range(run, stop):
-            word, bit = bit_of(bits, of_runs[each])
-            chosen[count] = each
-            count += _U(bits[word] >> bit) & _U(1)
+        stop = min(end, run + AT_ONCE)
+        count = _choose(bits, of_runs, run, stop, chosen)
         run = stop
         for i in range(count):
             row, row_end = _U(starts[chosen[i]]), _U(starts[_U(chosen[i]) + _U(1)])
