@@ -47,6 +47,7 @@ from tagmatch.embedded import TagMatch
 from tagmatch.model import VERSION
 from tagmatch.model.data_types import count_type, some_columns, text_of_type
 from tagmatch.model.errors import (
+    AccessError,
     DeadlineMissed,
     InvalidTypeError,
     InvalidValueError,
@@ -58,6 +59,7 @@ from tagmatch.model.input.messages import ID, Queries, joined
 from tagmatch.model.names import near_match
 from tagmatch.model.options import Missing, Wanted
 from tagmatch.model.where.constraints import Where
+from tagmatch.partitioner.consolidation import to_merge
 
 Body = Mapping[str, Any]
 
@@ -113,6 +115,42 @@ def _info(call: Call) -> Body:
         "user": call.user.name,
         "role": call.user.role,
     }
+
+
+#: Most positions of clients that `stats` gives
+MOST_POSITIONS = 10_000
+
+
+def _stats(call: Call, *, details: bool = False, positions: int = 0) -> Body:
+    """Figures of the index; with details, of each segment, the snapshots that are kept, and the service.
+
+    Positions are those of some clients, spread over all that have one.
+    """
+    index = call.index
+    if not details and not positions:
+        return index.stats()
+    if call.user.filter is not None:
+        raise AccessError(f"stats: details and positions are not for users with a filter, as {call.user.name!r} has")
+    if not 0 <= positions <= MOST_POSITIONS:
+        raise InvalidValueError(f"stats: positions must be from 0 to {MOST_POSITIONS:,}, not {positions}")
+    found = index.stats()
+    if positions:
+        keys, lon, lat = index._engine.clients.positions(positions)
+        found["clients"] = {"key": keys.to_pylist(), "lon": lon.tolist(), "lat": lat.tolist()}
+    if details:
+        snapshot, path = index.snapshot, found["path"]
+        merged = to_merge(snapshot)
+        found["each_segment"] = [
+            {"sets": each.live, "deleted": len(each) - each.live, "keys": each.live_keys, "bytes": each.nbytes,
+             "merges": any(each is other for other in merged)}
+            for each in snapshot.segments
+        ]  # fmt: skip
+        kept = [] if path is None or found["number"] is None else TagMatch.snapshots(path)
+        found["snapshots"] = [
+            {"number": each.number, "sets": each.sets, "until": each.until and each.until.isoformat()} for each in kept
+        ]
+        found["service"] = call.service.figures()
+    return found
 
 
 def _contains(call: Call, *, tags: list[Any] | None = None, where: list[Any] | None = None) -> Body:
@@ -195,7 +233,12 @@ ACTIONS: dict[str, Action] = {
     "health": Action(None, "Whether the service is alive; needs no token.", lambda _: {"status": "alive"}),
     "ready": Action("read", "Whether the service takes calls, and which gateways are connected.", _ready),
     "info": Action("read", "Version, type of keys, limits, and who the caller is.", _info),
-    "stats": Action("read", "Figures of the index, as `TagMatch.stats` gives them.", lambda call: call.index.stats()),
+    "stats": Action(
+        "read",
+        "Figures of the index, as `TagMatch.stats` gives them. `details`: also of segments and the service; "
+        "`positions`: how many clients to list.",
+        _stats,
+    ),
     "contains": Action("read", "Whether exactly a set is stored: `tags`, and `where`, a list.", _contains),
     "explain": Action(
         "read",

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from http import HTTPStatus
+from itertools import chain
 from typing import Any
 
 from tagmatch.broker.config import LogOptions, MetricsOptions
@@ -110,6 +111,19 @@ class Metrics:
         own["buckets"] = _SECONDS
         self.latency = Histogram("tagmatch_answer_seconds", "From a batch's arrival to its answer.", **own)
         self.call_time = Histogram("tagmatch_call_seconds", "Time of calls.", ["call"], **own)
+
+    def figures(self) -> dict[str, Any]:
+        """Sums by name, and by label if there is one; and how many answers took at most so many seconds."""
+        found: dict[str, Any] = {}
+        counters = self.messages, self.answers, self.keys, self.changes, self.errors, self.refusals, self.calls
+        for family in chain.from_iterable(each.collect() for each in counters):
+            name = family.name.removeprefix("tagmatch_")
+            totals = [each for each in family.samples if each.name.endswith("_total")]
+            by_label = {"".join(each.labels.values()): each.value for each in totals}
+            found[name] = by_label if all(each.labels for each in totals) else totals[0].value
+        [family] = self.latency.collect()
+        found["latency"] = [[each.labels["le"], each.value] for each in family.samples if each.name.endswith("_bucket")]
+        return found
 
     def text(self) -> bytes:
         """All of them, as Prometheus reads them."""

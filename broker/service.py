@@ -208,6 +208,11 @@ class Service:
         lines += [f"{gateway}: {condition}" for gateway, condition in self.subscribers.conditions.items()]
         return self.is_ready, "".join(f"{line}\n" for line in lines).encode()
 
+    def figures(self) -> dict[str, Any]:
+        """What the action `stats` tells of the service."""
+        own = self.limits.stats(), self.subscribers.stats(), self.subscribers.conditions
+        return {**self.metrics.figures(), **dict(zip(("limits", "subscribers", "gateways"), own, strict=True))}
+
     def drain(self) -> None:
         """Take no more calls, and ask clients to end their streams; returns at once."""
         with self._draining:

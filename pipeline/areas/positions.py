@@ -149,11 +149,13 @@ class Clients:
             _look_up(strings.offsets, strings.data, slots, known.offsets, known.data, self._at, out)
         return out
 
-    def positions(self) -> Positions:
-        """Where all clients are that are anywhere."""
+    def positions(self, most: int | None = None) -> Positions:
+        """Where all clients are that are anywhere, or `most` of these, spread over all."""
         with self.lock:
             self._finish()
             there = np.flatnonzero(~np.isnan(self._at[0, : len(self._numbers)]))
+            if most is not None and len(there) > most:
+                there = there[np.arange(most) * len(there) // most]
             (lon, lat), names = self._at[:, there], self._numbers.strings()
         if self._has_strings:
             keys = from_strings(names).cast(pa.large_string()).take(pa.array(there))

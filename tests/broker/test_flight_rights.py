@@ -75,6 +75,9 @@ def test_each_sees_only_its_keys(sides):
         assert (["a"] in tm, ["secret"] in tm) == (True, False)
         assert tm.explain(["a"]) == [(frozenset(["a"]), (own,))]
         assert tm.explain(["a"], key=other).alternatives == ()
+        for more in ({"details": True}, {"positions": 1}):
+            with pytest.raises(AccessError, match="not for users with a filter"):
+                tm._engine.act("stats", more)
 
 
 def test_a_client_cannot_widen_its_filter(sides):

@@ -292,6 +292,31 @@ def test_subscriptions_are_put_and_got(served):
     assert {each.type for each in client.list_actions(options())} >= {"health", "stats", "consolidate", "drain"}
 
 
+def test_stats_has_details_of_segments_snapshots_the_service_and_some_positions(tmp_path):
+    with remote(TagMatch(tmp_path / "index", keep_snapshots=1, threads=1)) as (index, tm):
+        for count in (70_000, 1):
+            tm.add_sets([[f"{count} {number}"] for number in range(count)], range(count))
+            tm.consolidate()
+        tm.move(range(30), [float(key) for key in range(30)], [1.0] * 30)
+        tm.match(["1 0"])
+        assert tm._engine.act("stats").keys() == index.stats().keys()
+        found = tm._engine.act("stats", {"details": True, "positions": 10})
+        sizes = [{name: each[name] for name in ("sets", "deleted", "keys", "merges")} for each in found["each_segment"]]
+        assert sizes == [{"sets": count, "deleted": 0, "keys": count, "merges": False} for count in (70_000, 1)]
+        assert [(each["sets"], each["until"] is None) for each in found["snapshots"]] == [
+            (70_000, False),
+            (70_001, True),
+        ]
+        assert (found["service"]["messages"], found["service"]["changes"]) == (1, {"add": 70_001, "move": 30})
+        assert (found["service"]["latency"][-1], found["service"]["calls"]["stats"]) == (["+Inf", 1], 2)
+        clients = found["clients"]
+        assert clients["lon"] == clients["key"] == [*range(0, 30, 3)]
+        assert len(tm._engine.act("stats", {"positions": 31})["clients"]["lat"]) == 30
+        for wrong in (-1, 10_001):
+            with pytest.raises(InvalidValueError, match="positions must be from 0 to 10,000"):
+                tm._engine.act("stats", {"positions": wrong})
+
+
 def test_consolidate_while_many_threads_share_a_stream():
     """Each message gets the keys of one snapshot, wholly, and none gets another's."""
     stop = threading.Event()
