@@ -34,6 +34,7 @@ from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage.byte_store import Written
 from tagmatch.model.storage.files import Entry
 from tagmatch.model.storage.tables import manifest_of, write_segment_files
+from tagmatch.model.tables import LONG_AGO
 from tagmatch.partitioner.local import MAX_ROWS, no_changes, segment_after
 from tagmatch.partitioner.spark.batches import Scratch, for_each, one_row
 from tagmatch.partitioner.spark.shards import Appending, Shards, Stored, make_shards, no_sets, sets_of_shard
@@ -64,9 +65,16 @@ class Partitioned:
 
 
 def partition_sets(
-    rows: DataFrame, stored: Stored, layout: LayoutOptions, *, append: bool, sets_per_task: int, skip_invalid: bool
+    rows: DataFrame,
+    stored: Stored,
+    layout: LayoutOptions,
+    *,
+    append: bool,
+    plane: bool,
+    sets_per_task: int,
+    skip_invalid: bool,
 ) -> Partitioned:
-    """Make the sets of a DataFrame, columns `tags`, `key` and perhaps `where`, the snapshot of an index, or a segment.
+    """Make the sets of a DataFrame, whose columns are those that `partition` has, an index's snapshot, or a segment.
 
     The index has keys that are strings where `key` has. A segment also has what `consolidated` takes in; keys that have
     expired go. Each task has about `sets_per_task` sets in memory, some 500 bytes each; the outcome does not depend on
@@ -74,10 +82,12 @@ def partition_sets(
     """
     spark = rows.sparkSession
     with stored.index.scratch() as files:
-        expire = append and bool(stored.expiring)
-        job = Job(Scratch(files), key_type_of_rows(rows), layout, sets_per_task, expire)
+        expire = "expires" in rows.columns or (append and bool(stored.expiring))
+        job = Job(Scratch(files), key_type_of_rows(rows), layout, sets_per_task, expire, plane=plane)
+        # What has expired goes, but not before stored sets have had their keys' times replaced by it
+        now = LONG_AGO if append and stored.manifest is not None else stored.now
         with _step(spark, "shards"):
-            shards = make_shards(rows, job, skip_invalid=skip_invalid)
+            shards = make_shards(rows, job, now, skip_invalid=skip_invalid)
         _tell_problems(shards, skip_invalid=skip_invalid)
         entries, written = list[Entry](), dict[str, str]()
         if append and stored.manifest is not None:

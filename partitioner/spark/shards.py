@@ -24,12 +24,13 @@ import pyarrow.compute as pc
 from tagmatch.model import clock
 from tagmatch.model.arrays import I64Array, U8Array, U32Array
 from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists, to_lists, to_numbers, to_strings
+from tagmatch.model.clock import times_in
 from tagmatch.model.columns import KEY_CHECKS, tag_lists
 from tagmatch.model.errors import IndexChangedError, IndexCorruptError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.input.subscriptions import have_mistakes, reject_mistakes, with_conditions
 from tagmatch.model.kernels.hashing import hash_strings, hash_tags
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.lists import group_by, sort_values
+from tagmatch.model.kernels.lists import gather, group_by, sort_values
 from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
 from tagmatch.model.layouts import empty_segment
 from tagmatch.model.options import LAYOUT_DEFAULTS, KeyType, Layout, LayoutOptions
@@ -77,8 +78,9 @@ _KEY_LIMIT = pa.scalar(decimal.Decimal(2**64), pa.decimal128(20, 0))
 # Numbers of batches: rows, and how many there were of each problem
 _ROWS, _PROBLEMS = 0, 1
 
-# Of rows that have conditions
+# Of rows that have conditions, and of those whose keys expire
 _WHERE, *_ = _CONDITIONS = "where", "constraints", "area"
+_EXPIRES = "expires"
 
 _SENT_BYTES, _RECEIVED_BYTES = 1 << 25, 1 << 22
 
@@ -97,10 +99,11 @@ class Shards:
     problems: dict[str, int]  # rows that were left out, by what is wrong with them
 
 
-def make_shards(rows: DataFrame, job: Job, *, skip_invalid: bool) -> Shards:
-    """Make shards of columns `tags`, `key`, perhaps as decimals, and perhaps `where`, `constraints` and `area`."""
-    clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession), skip_invalid=skip_invalid), SERIALIZED)
-    made = clean.repartition("label").mapInArrow(partial(_write_rows, job), _MADE).collect()
+def make_shards(rows: DataFrame, job: Job, now: int, *, skip_invalid: bool) -> Shards:
+    """Make shards of columns `tags`, `key`, perhaps as decimals, and perhaps of conditions and `expires`."""
+    labels = labels_for_all(rows.sparkSession)
+    clean = rows.mapInArrow(partial(_clean, labels, plane=job.plane, skip_invalid=skip_invalid), SERIALIZED)
+    made = clean.repartition("label").mapInArrow(partial(_write_rows, job, now), _MADE).collect()
     counts = np.sum([np.zeros(len(PROBLEMS), np.int64), *(np.array(shard.problems) for shard in made)], axis=0)
     return Shards(
         tuple(sorted(shard.shard for shard in made if shard.sets)),
@@ -124,30 +127,35 @@ def _set_hashes(offsets, hashes, out):
         out[row] = total
 
 
-def _clean(labels: I64Array, batches: Batches, *, skip_invalid: bool = False) -> Iterator[pa.RecordBatch]:
+def _clean(
+    labels: I64Array, batches: Batches, *, plane: bool = False, skip_invalid: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Rows that can be stored, by a hash of their set; of the others how many there are of each kind."""
     found = np.zeros(len(PROBLEMS), np.int64)
     for batch in gathered(batches, _SENT_BYTES):
         problems = _problems(batch["tags"], batch["key"])
         if _WHERE in batch.schema.names:
             if skip_invalid:
-                problems[have_mistakes(batch[_WHERE], plane=False) & (problems == 0)] = len(PROBLEMS)
+                problems[have_mistakes(batch[_WHERE], plane=plane) & (problems == 0)] = len(PROBLEMS)
             else:
-                reject_mistakes(batch[_WHERE], plane=False)
+                reject_mistakes(batch[_WHERE], plane=plane)
         found += np.bincount(problems, minlength=len(PROBLEMS) + 1)[1:]
         good = batch if not problems.any() else batch.filter(pa.array(problems == 0))
         asked = {name: good[name] for name in _CONDITIONS if name in good.schema.names}
         (rows,), sources = with_conditions(
-            tag_lists(good["tags"], "tags", stored=True), asked, plane=False, declared=NOTHING
+            tag_lists(good["tags"], "tags", stored=True), asked, plane=plane, declared=NOTHING
         )
         tags = from_tag_lists(rows) if asked else good["tags"]
         keys = good["key"] if are_strings(good["key"].type) else good["key"].cast(pa.uint64())
+        columns = {"tags": tags, "key": keys}
+        if _EXPIRES in good.schema.names:
+            columns[_EXPIRES] = pa.array(times_in(good[_EXPIRES], _EXPIRES, 0))
         if sources is not None:
-            keys = keys.take(pa.array(sources))
+            columns |= {name: columns[name].take(pa.array(sources)) for name in columns if name != "tags"}
         hashes = np.empty(len(rows), np.uint64)
         _set_hashes(rows.offsets, hash_tags(rows), hashes)
         firsts, order = group_by(groups_by_hash(hashes, len(labels)), len(labels))
-        records = pa.record_batch([tags, keys], ["tags", "key"]).take(pa.array(order))
+        records = pa.record_batch(columns).take(pa.array(order))
         yield from in_groups(firsts, labels, np.full(len(labels), _ROWS), records)
     if found.any():
         yield from serialized([(int(labels[0]), _PROBLEMS, pa.record_batch([pa.array(found)], ["rows"]))])
@@ -169,7 +177,7 @@ def _problems(tags: pa.ListArray, keys: pa.Array) -> U8Array:
     return problems
 
 
-def _write_rows(job: Job, batches: Batches) -> Iterator[pa.RecordBatch]:
+def _write_rows(job: Job, now: int, batches: Batches) -> Iterator[pa.RecordBatch]:
     staged = StagedChanges()
     problems = np.zeros(len(PROBLEMS), np.int64)
 
@@ -181,11 +189,22 @@ def _write_rows(job: Job, batches: Batches) -> Iterator[pa.RecordBatch]:
                 np.add(problems, records["rows"].to_numpy(), out=problems)
 
     for some in gathered(rows(), _RECEIVED_BYTES):
-        staged.extend(tag_lists(some["tags"], "tags"), KEY_CHECKS[job.key_type].many(some["key"], "key"), removed=False)
+        own = KEY_CHECKS[job.key_type].many(some["key"], "key")
+        times = to_numbers(some[_EXPIRES]) if _EXPIRES in some.schema.names else None
+        staged.extend(tag_lists(some["tags"], "tags"), own, removed=False, expires=times)
     if len(staged) or problems.any():
         shard, rows_of_shard = number_of_task(), len(staged)
-        sets, keys = _write_shard(job, shard, [no_sets(job)], staged.changes())
+        sets, keys = _write_shard(job, shard, [no_sets(job)], _latest_last(staged.changes()), now)
         yield one_row(shard=shard, sets=sets, keys=keys, rows=rows_of_shard, problems=problems)
+
+
+def _latest_last(changes: Changes) -> Changes:
+    """The changes, of which the last one of a set and a key is the one that expires last: rows have no order."""
+    if changes.expires is None:
+        return changes
+    order = np.argsort(changes.expires, kind="stable").astype(np.uint32)
+    rows, keys, expires = gather(changes.rows, order), changes.keys[order], changes.expires[order]
+    return replace(changes, rows=rows, keys=keys, expires=expires)
 
 
 def no_sets(job: Job) -> HeldSets:
@@ -382,11 +401,13 @@ class Appending:
             if len(rows):
                 held.append(held_in(segment, rows))
         self._scratch.write(_FOUND, shard, **found)
-        if held:
+        times = own.keys.expires
+        if held or (times is not None and (times <= self._stored.now).any()):
             shard += self._free  # as a twin of this task may be reading the first
             # What is newer comes last
             sets, keys = _write_shard(self._job, shard, [*held, own], no_changes(), self._stored.now)
-        yield one_row(shard=shard, sets=sets, keys=keys)
+        if sets:
+            yield one_row(shard=shard, sets=sets, keys=keys)
 
     def _take(
         self, chunks: Sequence[tuple[int, int, int]], taken: Sequence[int], chunk: int

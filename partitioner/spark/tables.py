@@ -207,6 +207,7 @@ class Job:
     expire: bool = False  # whether keys may expire: then tables have a time for each key, which of most is `NEVER`
     # what manifests say of the files of those that are strings, by their names, once they are numbered for all shards
     names: dict[str, Entry] | None = None
+    plane: bool = False  # whether areas of rows are on the plane
 
     def columns(self, table: KeyTable) -> dict[str, pa.Array]:
         """The columns of a shard, or of a slice, with these keys."""

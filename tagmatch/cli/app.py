@@ -776,7 +776,7 @@ def partition(
         cli.argument(
             "SETS",
             "Any path or URI that Spark reads, with columns `tags` (array of strings), `key` (long or string) and "
-            "optionally `where` (expressions).",
+            "optionally `where` (expressions), `expires` (timestamps), `constraints` and `area`.",
         ),
     ],
     index: Annotated[str, cli.argument("INDEX", "Folder that all machines mount, or URI of a store.")],
@@ -802,6 +802,7 @@ def partition(
         str | None, cli.option("local[2], spark://…, or sc://… for Spark Connect.", default="as Spark is configured")
     ] = None,
     sets_per_task: Annotated[int, cli.option("Sets that a task has in memory, about.", min=1)] = 1 << 20,
+    plane: cli.Plane = False,
     ignore_columns: cli.IgnoreColumns = None,
     skip_invalid: Annotated[
         bool, cli.option("Leave out rows that cannot be stored, and tell how many.", "--skip-invalid")
@@ -838,6 +839,7 @@ def partition(
             mode="append" if append else "overwrite",
             layout=layout,
             max_partition_size=max_partition_size,
+            plane=plane,
             sets_per_task=sets_per_task,
             skip_invalid=skip_invalid,
         )

@@ -25,6 +25,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from tagmatch.model import clock
+from tagmatch.model.clock import times_in
 from tagmatch.model.errors import IndexExistsError, InvalidTypeError, InvalidValueError
 from tagmatch.model.input.messages import TAGS
 from tagmatch.model.input.places import LOCATION, WITHIN, area_rows
@@ -76,12 +78,7 @@ def check_strings(kind: DataType, name: str) -> None:
 
 def check_names(names: list[str], taken: tuple[str, ...]) -> None:
     """See that no column that is left aside would be missed: one that sets may have, or one that is misspelt."""
-    if "expires" in names and "expires" not in taken:
-        raise InvalidValueError(
-            "column 'expires': keys that `partition` stores never expire; save such rows with Spark's data source, "
-            'df.write.format("tagmatch"), or with `tagmatch build`; or drop the column'
-        )
-    check_column_names(names, (*taken, "expires"), "or drop it, on the command line with --ignore-columns")
+    check_column_names(names, taken, "or drop it, on the command line with --ignore-columns")
 
 
 def partition(
@@ -94,6 +91,8 @@ def partition(
     tags: str = "tags",
     key: str = "key",
     where: str | None = None,
+    expires: str | None = None,
+    plane: bool = False,
     sets_per_task: int | None = None,
     skip_invalid: bool | None = None,
 ) -> Partitioned:
@@ -113,8 +112,8 @@ def partition(
     mode : {"overwrite", "append", "error"}
         What happens to an index that is there already. `overwrite`: it is replaced. `append`: the rows are added to it,
         as `add_sets` and `consolidate` would; one segment is made of them, of what is stored already of their sets, and
-        of small segments. That takes as long as there are rows, and reads the files of the index once. Keys
-        that expire keep their times, and those that have expired go; keys of the rows never expire. What a program has
+        of small segments. That takes as long as there are rows, and reads the files of the index once. A key that
+        comes again has the time of the rows, others keep theirs, and those that have expired go. What a program has
         staged stays staged. `error`: that is an error.
     layout, max_partition_size
         As in `TagMatch`. Where rows are appended, the index has its own.
@@ -124,8 +123,12 @@ def partition(
     where : str, optional
         Column of expressions, what the attributes of a query must be as well (see `TagMatch.add_set`); null where a
         set has none. Each different one is read once in a batch. Default: `where`, if there is such a column. Columns
-        `constraints` and `area`, arrays of structs and structs, are those of `TagMatch.add_subscriptions`. Areas are on
-        the sphere.
+        `constraints` and `area`, arrays of structs and structs, are those of `TagMatch.add_subscriptions`.
+    expires : str, optional
+        Column of timestamps at which keys stop being answers of their sets; null: never. Rows have no order: of several
+        with one set and one key, the latest time counts. Default: `expires`, if there is such a column.
+    plane : bool
+        Whether areas are on the plane, as in `TagMatch`. Default: on the sphere.
     sets_per_task : int
         Sets that a task has in memory, about; 500 bytes each. The result does not depend on it. Default: 2**20.
     skip_invalid : bool
@@ -142,9 +145,9 @@ def partition(
     InvalidTypeError
         A column is not there or of another type; it is named.
     InvalidValueError
-        For an option, for a column `expires`, for a misspelt column, for a URI that Arrow does not know, for settings
-        of its store that Arrow has nothing for, for a constraint or an area, and for rows that cannot be stored: how
-        many, and why. With `append`, for keys or a layout that the index does not have.
+        For an option, for a misspelt column, for a URI that Arrow does not know, for settings of its store that Arrow
+        has nothing for, for a time, a constraint or an area, and for rows that cannot be stored: how many, and why.
+        With `append`, for keys or a layout that the index does not have.
     FilterError
         For a mistake in an expression.
     NullError
@@ -176,9 +179,11 @@ def partition(
     sets_per_task, skip_invalid = with_settings(spark, sets_per_task=sets_per_task, skip_invalid=skip_invalid)
     if where is None and "where" in sets.columns:
         where = "where"
+    if expires is None and "expires" in sets.columns:
+        expires = "expires"
     check_strings(column_type(sets, tags), f"column {tags!r}")
     kind = column_type(sets, key)
-    check_names(sets.columns, (tags, key, where or "where", "constraints", "area"))
+    check_names(sets.columns, (tags, key, where or "where", expires or "expires", "constraints", "area"))
     if isinstance(kind, StringType):
         cast = "string"  # without a collation: keys are compared as bytes
     elif isinstance(kind, DecimalType) and kind.scale == 0:
@@ -196,7 +201,10 @@ def partition(
         if not isinstance(kind := column_type(sets, where), StringType):
             raise InvalidTypeError(f"column {where!r} must be string, not {kind.simpleString()}")
         columns.append(col(quoted(where)).cast("string").alias("where"))
-    for name, check in (("constraints", constraint_rows), ("area", partial(area_rows, plane=False))):
+    if expires is not None:
+        times_in(pa.array([], arrow_type(column_type(sets, expires))), f"column {expires!r}", 0)
+        columns.append(col(quoted(expires)).alias("expires"))
+    for name, check in (("constraints", constraint_rows), ("area", partial(area_rows, plane=plane))):
         if name in sets.columns:
             check(pa.array([], arrow_type(column_type(sets, name))), f"column {name!r}")
             columns.append(col(name))
@@ -204,7 +212,7 @@ def partition(
     location, append = location_in(spark, index, "index"), mode == "append"
     if location.has_index() and mode == "error":
         raise IndexExistsError(f"there is an index at {location} already; choose another mode, or another path")
-    stored = Stored.at(location) if append else Stored(location)
+    stored = Stored.at(location) if append else Stored(location, now=clock.now_us())
     stored.check_keys(key_type_of_rows(rows))
     options = stored.options(layout, max_partition_size)
     if options.attributes or options.strict:
@@ -214,7 +222,7 @@ def partition(
         )
     with errors_of_workers():
         return partition_sets(
-            rows, stored, options, append=append, sets_per_task=sets_per_task, skip_invalid=skip_invalid
+            rows, stored, options, append=append, plane=plane, sets_per_task=sets_per_task, skip_invalid=skip_invalid
         )
 
 

@@ -121,9 +121,16 @@ def test_files_are_those_of_add_sets_and_consolidate(
     for count, made_segments in zip((60, 20), segments, strict=True):
         clock.pass_by(10)
         more = [*with_keys(rows_of(rng, count, [*TAGS[:40], f"only in {count}"])), *first[:9], *first[-9:]]
-        change(more, [])
+        # Rows that expire, too, some of them by now, at first; the latest of a set and a key counts
+        new = [rng.choice([clock.after(-1), clock.after(90)]) for _ in more[: 30 * expire * (count == 60)]]
+        new = [*sorted(new), *[None] * (len(more) - len(new))]
+        change(more, [], new if expire else None)
+        frame = frame_of(spark, more)
+        if any(new):
+            timed = [(*row, at) for row, at in zip(more, new, strict=True)]
+            frame = spark.createDataFrame(timed, f"{NAMED if key_type == 'string' else SCHEMA}, expires timestamp")
         with settings_of(spark, settings):
-            made = partition(frame_of(spark, more), on_spark, mode="append", sets_per_task=50)
+            made = partition(frame.repartition(3), on_spark, mode="append", sets_per_task=50)
         assert contents_of(on_spark) == contents_of(local)
         with TagMatch.open(on_spark, device="cpu") as tm:
             assert tm.stats()["segments"] == made_segments

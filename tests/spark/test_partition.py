@@ -13,6 +13,7 @@ from typing import Any, get_args
 import pytest
 from pyspark.sql import functions
 from support.areas import AREAS, FIELDS, struct_of
+from support.expiring import set_clock, times_of
 from support.hashes import colliding_tags
 from support.index_files import contents_of, make_index
 from support.spark_functions import settings_of
@@ -218,6 +219,47 @@ def test_conditions_and_areas(spark: Any, tmp_path: Path, rng: random.Random, la
             assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
 
 
+@pytest.mark.parametrize("sets_per_task", [50, 1 << 20])
+@pytest.mark.parametrize("key_of", [int, "é {}".format])
+def test_keys_that_expire(
+    spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, sets_per_task: int, key_of: Any
+) -> None:
+    """The files are those of the local partitioner; of one set and key, the latest time counts; some are past."""
+    clock = set_clock(monkeypatch)
+    times = [None, None, *(clock.after(seconds) for seconds in (-5, 0, 5, 60))]
+    rows = [(tags, key_of(key % 40), rng.choice(times)) for tags, key in few_tags(rng)[:600]]
+    rows += [(tags, key, rng.choice(times)) for tags, key, _ in rows[:60]]
+    frame = spark.createDataFrame(rows, f"{schema_of([row[:2] for row in rows])}, until timestamp").repartition(3)
+    with settings_of(spark, {"spark.sql.adaptive.coalescePartitions.enabled": "false"}):
+        partition(frame, tmp_path / "spark", expires="until", sets_per_task=sets_per_task)
+    never = clock.after(1e9)
+    rows.sort(key=lambda row: row[2] or never)
+    make_index(tmp_path / "local", [row[:2] for row in rows], expires=[row[2] for row in rows])
+    assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
+    with TagMatch.open(tmp_path / "spark", device="cpu") as tm:
+        assert {at is None for at in times_of(tm).values()} == {True, False}
+        assert min(filter(None, times_of(tm).values())) == clock.after(5)
+    gone = [(["a"], key_of(1), clock.after(-5))]
+    frame = spark.createDataFrame(
+        gone, f"tags array<string>, key {'long' if key_of is int else 'string'}, expires timestamp"
+    )
+    assert partition(frame, tmp_path / "gone").keys == 0
+
+
+def test_areas_on_the_plane(spark: Any, tmp_path: Path) -> None:
+    rows = [(["a"], 1, ("circle", 5000.0, -900.5, 10.0), None), (["a"], 2, None, "within box(-1000, 0, 4000, 9)")]
+    schema = f"{SCHEMA}, area struct<kind: string, lon: double, lat: double, metres: double>, where string"
+    frame = spark.createDataFrame(rows, schema)
+    partition(frame, tmp_path / "spark", plane=True)
+    with TagMatch(tmp_path / "local", plane=True, device="cpu", durability="none") as tm:
+        tm.add_subscriptions(frame.toArrow())
+        tm.consolidate()
+        assert tm.match(["a"], location=(5001, -901)) == [1]
+    assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
+    with pytest.raises(InvalidValueError, match="lon must be from -180 to 180, not 5000"):
+        partition(frame.drop("where"), tmp_path / "spark")
+
+
 def test_conditions_that_will_not_do(spark: Any, tmp_path: Path) -> None:
     rows = [(["a"], 1, "price < 10"), (["b"], 2, "price <"), (["c"], 3, None), (["d"], None, "x =")]
     frame = spark.createDataFrame(rows, f"{SCHEMA}, where string")
@@ -250,7 +292,8 @@ def test_conditions_that_will_not_do(spark: Any, tmp_path: Path) -> None:
         ("tags array<string>, key double", "column 'key' must be a string, an integer or a decimal of scale 0, not "),
         ("tags array<string>, keys long", "no column 'key'; there are 'tags', 'keys'"),
         (f"{SCHEMA}, where long", "column 'where' must be string, not bigint"),
-        (f"{SCHEMA}, expires timestamp", "column 'expires': keys that `partition` stores never exp"),
+        (f"{SCHEMA}, expires date", "column 'expires' must be timestamps with a time zone, not date32"),
+        (f"{SCHEMA}, expires timestamp_ntz", "column 'expires' are timestamps without a time zone"),
         (f"{SCHEMA}, wher string", "column 'wher' means nothing here; is 'where' meant?"),
         (f"{SCHEMA}, Where string", "column 'Where' means nothing here; is 'where' meant?"),
         (f"{SCHEMA}, expiry timestamp", "column 'expiry' means nothing here; is 'expires' meant?"),

@@ -35,7 +35,7 @@ from tagmatch.spark.source import TagMatchSource
 _SIMPLE: dict[str, t.DataType] = {
     "string": t.StringType(), "long": t.LongType(), "bigint": t.LongType(), "int": t.IntegerType(),
     "short": t.ShortType(), "double": t.DoubleType(), "boolean": t.BooleanType(), "binary": t.BinaryType(),
-    "timestamp": t.TimestampType(), "date": t.DateType(), "void": t.NullType(),
+    "timestamp": t.TimestampType(), "timestamp_ntz": t.TimestampNTZType(), "date": t.DateType(), "void": t.NullType(),
 }  # fmt: skip
 _NESTED: dict[str, Any] = {"array": t.ArrayType, "map": t.MapType}
 _SETTINGS = {"spark.sql.shuffle.partitions": "4", "spark.sql.adaptive.coalescePartitions.enabled": "true"}
