@@ -145,6 +145,25 @@ def with_records(snapshot: Snapshot, changes: Changes, new: Segment, now: int) -
     return replace(new, records=RecordTable(numbers[have], _encoded_anew(taken)))
 
 
+def records_put(empty: Segment, changes: Changes) -> tuple[Keys, pa.Table | None]:
+    """The keys that are put by changes of an index without sets, and their records; `None` if there are none."""
+    changes = resolved(Snapshot((empty,)), changes, lambda _, given: given)
+    put, table = _put(changes)
+    return _keys_of(changes, changes.keys[put]), table
+
+
+def records_at(segment: Segment, keys: Keys, tables: list[pa.Table]) -> RecordTable | None:
+    """Records of keys, those of the keys that a segment has; the records are in several tables, in order."""
+    numbers = np.unique(segment.keys.keys.values)
+    own = numbers_of(segment.keys, keys)
+    places = np.flatnonzero(np.isin(own, numbers))
+    if not len(places):
+        return None
+    places = places[np.argsort(own[places])]
+    taken = end_to_end(tables).take(pa.array(places)).combine_chunks()
+    return RecordTable(own[places].astype(numbers.dtype), _encoded_anew(taken))
+
+
 def _places_among(numbers: U64Array, new: Segment, changes: Changes, chosen: BoolArray) -> tuple[I64Array, I64Array]:
     """Of those keys of chosen changes that a segment has, the place among these, and which of the chosen it is.
 

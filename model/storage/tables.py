@@ -424,9 +424,13 @@ def tables_of(segment: Segment) -> Iterator[tuple[str, pa.Table]]:
     if segment.keys.expires is not None:
         yield Path(EXPIRES).stem, table_of(expires=pa.array(segment.keys.expires))
     if segment.records is not None:
-        records = segment.records.columns
-        yield RECORDS, records.add_column(0, "key", pa.array(segment.records.keys)).replace_schema_metadata()
+        yield RECORDS, records_table(segment.records)
     yield "partitions", table_of(**rules_of(segment.options).to_arrow(segment.partitions))
+
+
+def records_table(records: RecordTable) -> pa.Table:
+    """The table of records as it is written."""
+    return records.columns.add_column(0, "key", pa.array(records.keys)).replace_schema_metadata()
 
 
 def table_of(**columns: pa.Array) -> pa.Table:

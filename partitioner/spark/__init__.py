@@ -29,14 +29,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tagmatch.model.data_types import Schema
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage.byte_store import Written
 from tagmatch.model.storage.files import Entry
+from tagmatch.model.storage.format import key_type_of
 from tagmatch.model.storage.tables import manifest_of, write_segment_files
 from tagmatch.model.tables import LONG_AGO
 from tagmatch.partitioner.local import MAX_ROWS, no_changes, segment_after
 from tagmatch.partitioner.spark.batches import Scratch, for_each, one_row
+from tagmatch.partitioner.spark.records import Records, put_records
 from tagmatch.partitioner.spark.shards import Appending, Shards, Stored, make_shards, no_sets, sets_of_shard
 from tagmatch.partitioner.spark.slices import lay_out_slices, write_slices
 from tagmatch.partitioner.spark.tables import Job, build_vocabulary, number_names
@@ -70,6 +73,7 @@ def partition_sets(
     layout: LayoutOptions,
     *,
     append: bool,
+    data: Schema,
     plane: bool,
     sets_per_task: int,
     skip_invalid: bool,
@@ -87,39 +91,70 @@ def partition_sets(
         # What has expired goes, but not before stored sets have had their keys' times replaced by it
         now = LONG_AGO if append and stored.manifest is not None else stored.now
         with _step(spark, "shards"):
-            shards = make_shards(rows, job, now, skip_invalid=skip_invalid)
+            shards = make_shards(rows.drop(*data), job, now, skip_invalid=skip_invalid)
         _tell_problems(shards, skip_invalid=skip_invalid)
         entries, written = list[Entry](), dict[str, str]()
         if append and stored.manifest is not None:
             if not shards.rows:
                 return Partitioned(0, 0, 0, 0, shards.problems)
-            with _step(spark, "stored"):
-                appending = Appending(job, stored, shards)
-                shards = appending.take_in(spark)
-            entries, written = appending.entries, appending.written
+            shards, entries, written = _take_in(spark, job, stored, shards)
         if (sets := shards.sets + sum(entry["rows"] for entry in entries)) > MAX_ROWS:
             raise InvalidValueError(
                 f"an index holds at most {MAX_ROWS} sets, not {sets}; split the rows by a hash of their tags"
             )
-        make = _make_in_one_task if shards.keys <= sets_per_task else _make_in_steps
-        partitions, entry = make(spark, job, shards.numbers)
-        # By their paths in the index
-        written |= {f"{entry['name']}/{name}": name for name in entry["files"]}
-        manifest = manifest_of([*entries, entry], layout, job.key_type)
+        records = Records(stored) if append else Records(replace(stored, manifest=None))
+        if data:
+            with _step(spark, "records"):
+                records = replace(records, put=put_records(rows, job, data))
+        partitions, entry = _make(spark, job, shards, records)
+        manifest, made = manifest_of([*entries, entry], layout, job.key_type), Written(files, written | _paths(entry))
         # Once, whereas tasks may run twice
         if append:
-            stored.index.switch(manifest, stored.name, Written(files, written))
+            stored.index.switch(manifest, stored.name, made)
         else:
-            stored.index.replace(manifest, Written(files, written))
+            stored.index.replace(manifest, made)
         return Partitioned(shards.sets, shards.keys, entry["tags"], partitions, shards.problems)
 
 
-def _make_in_one_task(spark: SparkSession, job: Job, shards: Sequence[int]) -> tuple[int, Entry]:
+def merge_segments(spark: SparkSession, stored: Stored, layout: LayoutOptions, sets_per_task: int) -> None:
+    """Make one segment of all that an index has, without what is deleted or has expired."""
+    if stored.is_whole:
+        return
+    with stored.index.scratch() as files:
+        job = Job(Scratch(files), key_type_of(stored.manifest or {}), layout, sets_per_task, bool(stored.expiring))
+        shards, _, _ = _take_in(spark, job, stored, Shards((), 0, 0, 0, {}), every=True)
+        _, entry = _make(spark, job, shards, Records(stored))
+        stored.index.switch(manifest_of([entry], layout, job.key_type), stored.name, Written(files, _paths(entry)))
+
+
+def _take_in(
+    spark: SparkSession, job: Job, stored: Stored, shards: Shards, *, every: bool = False
+) -> tuple[Shards, list[Entry], dict[str, str]]:
+    """The shards with what is stored; what manifests say of segments that stay, and their new files by their paths."""
+    with _step(spark, "stored"):
+        appending = Appending(job, stored, shards)
+        shards = appending.take_in(spark, every=every)
+    return shards, appending.entries, appending.written
+
+
+def _make(spark: SparkSession, job: Job, shards: Shards, records: Records) -> tuple[int, Entry]:
     """Leave the segment of shards in the scratch folder: how many partitions it has, and what manifests say of it."""
+    make = _make_in_one_task if shards.keys <= job.sets_per_task else _make_in_steps
+    return make(spark, job, shards.numbers, records)
+
+
+def _paths(entry: Entry) -> dict[str, str]:
+    """The names of a segment's files in the scratch folder, by their paths in the index."""
+    return {f"{entry['name']}/{name}": name for name in entry["files"]}
+
+
+def _make_in_one_task(spark: SparkSession, job: Job, shards: Sequence[int], records: Records) -> tuple[int, Entry]:
+    """As `_make`, by the local partitioner."""
 
     def make(_: int) -> Iterator[pa.RecordBatch]:
         held = [no_sets(job), *(sets_of_shard(job, shard) for shard in shards)]
         segment, _counts = segment_after(held, no_changes(), job.layout)
+        segment = records.beside(job, segment)
         entry = write_segment_files(segment, job.scratch.files.new)
         yield one_row(partitions=len(segment.partitions), entry=json.dumps(entry))
 
@@ -128,7 +163,7 @@ def _make_in_one_task(spark: SparkSession, job: Job, shards: Sequence[int]) -> t
     return made.partitions, json.loads(made.entry)
 
 
-def _make_in_steps(spark: SparkSession, job: Job, shards: Sequence[int]) -> tuple[int, Entry]:
+def _make_in_steps(spark: SparkSession, job: Job, shards: Sequence[int], records: Records) -> tuple[int, Entry]:
     """The same in many tasks, of which none has more sets than it is to have."""
     if job.key_type == "string":
         with _step(spark, "keys"):
@@ -138,7 +173,7 @@ def _make_in_steps(spark: SparkSession, job: Job, shards: Sequence[int]) -> tupl
     with _step(spark, "slices"):
         slices = lay_out_slices(spark, job, shards, tags)
     with _step(spark, "index"):
-        return write_slices(spark, job, slices, tags)
+        return write_slices(spark, job, slices, tags, records)
 
 
 def _tell_problems(shards: Shards, *, skip_invalid: bool) -> None:

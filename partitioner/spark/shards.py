@@ -35,7 +35,7 @@ from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
 from tagmatch.model.layouts import empty_segment
 from tagmatch.model.options import LAYOUT_DEFAULTS, KeyType, Layout, LayoutOptions
 from tagmatch.model.storage.files import Entry
-from tagmatch.model.storage.format import EXPIRES, declared_in, files_of, key_type_of, parts_of
+from tagmatch.model.storage.format import EXPIRES, RECORDS, TABLE_SUFFIX, declared_in, files_of, key_type_of, parts_of
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.storage.tables import write_deletions
 from tagmatch.model.tables import LONG_AGO, Snapshot, Vocabulary
@@ -133,14 +133,8 @@ def _clean(
     """Rows that can be stored, by a hash of their set; of the others how many there are of each kind."""
     found = np.zeros(len(PROBLEMS), np.int64)
     for batch in gathered(batches, _SENT_BYTES):
-        problems = _problems(batch["tags"], batch["key"])
-        if _WHERE in batch.schema.names:
-            if skip_invalid:
-                problems[have_mistakes(batch[_WHERE], plane=plane) & (problems == 0)] = len(PROBLEMS)
-            else:
-                reject_mistakes(batch[_WHERE], plane=plane)
+        good, problems = good_rows(batch, plane=plane, skip_invalid=skip_invalid)
         found += np.bincount(problems, minlength=len(PROBLEMS) + 1)[1:]
-        good = batch if not problems.any() else batch.filter(pa.array(problems == 0))
         asked = {name: good[name] for name in _CONDITIONS if name in good.schema.names}
         (rows,), sources = with_conditions(
             tag_lists(good["tags"], "tags", stored=True), asked, plane=plane, declared=NOTHING
@@ -159,6 +153,17 @@ def _clean(
         yield from in_groups(firsts, labels, np.full(len(labels), _ROWS), records)
     if found.any():
         yield from serialized([(int(labels[0]), _PROBLEMS, pa.record_batch([pa.array(found)], ["rows"]))])
+
+
+def good_rows(batch: pa.RecordBatch, *, plane: bool, skip_invalid: bool) -> tuple[pa.RecordBatch, U8Array]:
+    """The rows of a batch that can be stored, and as `_problems` what is wrong with each."""
+    problems = _problems(batch["tags"], batch["key"])
+    if _WHERE in batch.schema.names:
+        if skip_invalid:
+            problems[have_mistakes(batch[_WHERE], plane=plane) & (problems == 0)] = len(PROBLEMS)
+        else:
+            reject_mistakes(batch[_WHERE], plane=plane)
+    return batch if not problems.any() else batch.filter(pa.array(problems == 0)), problems
 
 
 def _problems(tags: pa.ListArray, keys: pa.Array) -> U8Array:
@@ -281,6 +286,16 @@ class Stored:
         """The places of segments some of whose keys expire."""
         return [place for place, each in enumerate(self.segments) if parts_of(each["files"], EXPIRES)]
 
+    @property
+    def has_records(self) -> bool:
+        """Whether some keys have records."""
+        return any(parts_of(each["files"], f"{RECORDS}{TABLE_SUFFIX}") for each in self.segments)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is one segment, of which nothing is deleted and no key may have expired."""
+        return len(self.segments) <= 1 and not self.expiring and not any(each.get("deleted") for each in self.segments)
+
     def options(self, layout: Layout | None, max_partition_size: int | None) -> LayoutOptions:
         """The layout of the index or, without one, that which was asked for."""
         of_index = {} if self.manifest is None else self.manifest
@@ -345,8 +360,8 @@ class Appending:
         self.entries: list[Entry] = []  # what manifests say of the segments that stay
         self.written: dict[str, str] = {}  # names in the scratch folder of files that the index lacks, by those there
 
-    def take_in(self, spark: SparkSession) -> Shards:
-        """The shards, of which some are others now."""
+    def take_in(self, spark: SparkSession, *, every: bool = False) -> Shards:
+        """The shards, of which some are others now; `every` segment is taken in, or those that are small."""
         stored, segments, numbers = self._stored, self._stored.segments, self._shards.numbers
         files = files_of(segments)
         groups = grouped([*files], [expected["bytes"] for expected in files.values()], _VERIFIED_BYTES)
@@ -360,7 +375,7 @@ class Appending:
             each["rows"] - each.get("deleted", {"rows": 0})["rows"] - sum(self._due.get(place, {}).values())
             for place, each in enumerate(segments)
         ]
-        taken = to_take_in(live, self._shards.rows)
+        taken = [*range(len(segments))] if every else to_take_in(live, self._shards.rows)
         looked_up = for_each(spark, numbers, self._look_up, _SHARD).collect()
         due = [place for place in self._due if place not in taken]
         chunks = stored.chunks([*taken, *due], self._job.sets_per_task)

@@ -45,6 +45,7 @@ from tagmatch.partitioner.spark.batches import (
     lists_of,
     one_row,
 )
+from tagmatch.partitioner.spark.records import Records
 from tagmatch.partitioner.spark.tables import Job, JoinedTable, ShardTags, write_files
 
 if TYPE_CHECKING:
@@ -141,21 +142,24 @@ def _lay_out(
     )
 
 
-def write_slices(spark: SparkSession, job: Job, slices: Slices, tags: ShardTags) -> tuple[int, Entry]:
+def write_slices(spark: SparkSession, job: Job, slices: Slices, tags: ShardTags, records: Records) -> tuple[int, Entry]:
     """Leave a segment's files in the scratch folder; returns how many partitions, and what manifests say."""
     kind: type[Plan] = resolve_name(implementations_of(job.layout).plan)
     table, sets = JoinedTable(job.scratch, "slice", slices["slice"].tolist()), slices["sets"]
     signatures, ranks = table.words("signatures", sets), table.lists("ranks", sets, slices["ranks"], np.uint32)
     files = [table.file("tagsets", signature=signatures, ranks=ranks)]
     greatest = slices["greatest_key"].view(np.uint64).max(initial=0)
-    numbers = table.lists("keys", sets, slices["keys"], np.uint32 if greatest < 2**32 else np.uint64)
+    kind_of_keys = np.uint32 if greatest < 2**32 else np.uint64
+    numbers = table.lists("keys", sets, slices["keys"], kind_of_keys)
     files.append(table.file("keys", keys=numbers))
     if slices["expiring"].any():
         files.append(table.file("expires", expires=table.numbers("expires", slices["keys"], np.int64)))
     partitions, count = kind.partitions(table, job.scratch, slices, tags.count)
-    of_tagsets, of_keys, *others = write_files(spark, job.scratch, [*files, partitions])
+    of_tagsets, of_keys, *of_times, of_partitions = write_files(spark, job.scratch, [*files, partitions])
+    of_records = records.write(spark, job, slices["slice"].tolist(), kind_of_keys)
     entries: dict[str, Entry] = {}
-    for some in (tags.files, of_tagsets, of_keys, job.names or {}, *others):  # in the order of `tables_of`
+    # In the order of `tables_of`
+    for some in (tags.files, of_tagsets, of_keys, job.names or {}, *of_times, of_records, of_partitions):
         entries |= some
     return count, segment_entry(entries, int(sets.sum()), tags.count, 0) | tags.kinds
 

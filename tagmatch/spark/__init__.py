@@ -11,7 +11,7 @@ from tagmatch.model.errors import SparkUnavailableError
 try:
     from tagmatch.spark.columns import errors_of_workers
     from tagmatch.spark.functions import match_udf, register
-    from tagmatch.spark.join import partition, subset_join
+    from tagmatch.spark.join import optimize, partition, subset_join
     from tagmatch.spark.session import spark_session
 except ModuleNotFoundError as error:
     if not (error.name or "").startswith("pyspark"):
@@ -22,6 +22,7 @@ __all__ = [
     "SparkUnavailableError",
     "errors_of_workers",
     "match_udf",
+    "optimize",
     "partition",
     "register",
     "spark_session",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, functions
+from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.functions import col
 from pyspark.sql.types import (
     ArrayType,
@@ -27,17 +28,18 @@ from pyspark.sql.types import (
 
 from tagmatch.model import clock
 from tagmatch.model.clock import times_in
+from tagmatch.model.data_types import data_schema, family_of, text_of_type
 from tagmatch.model.errors import IndexExistsError, InvalidTypeError, InvalidValueError
 from tagmatch.model.input.messages import TAGS
 from tagmatch.model.input.places import LOCATION, WITHIN, area_rows
-from tagmatch.model.input.subscriptions import constraint_rows
+from tagmatch.model.input.subscriptions import COLUMNS, constraint_rows
 from tagmatch.model.names import check_names as check_column_names
 from tagmatch.model.names import misspelt
 from tagmatch.model.options import Layout, check_one_of
 from tagmatch.model.storage.byte_store import folder_of_this_process
 from tagmatch.model.storage.format import declared_in, files_nbytes
 from tagmatch.model.storage.repository import Repository
-from tagmatch.partitioner.spark import Partitioned, key_type_of_rows, partition_sets
+from tagmatch.partitioner.spark import Partitioned, key_type_of_rows, merge_segments, partition_sets
 from tagmatch.partitioner.spark.shards import Stored
 from tagmatch.spark.columns import (
     Answers,
@@ -50,6 +52,7 @@ from tagmatch.spark.columns import (
     check_types,
     errors_of_workers,
     quoted,
+    spark_name,
 )
 from tagmatch.spark.session import SnapshotChoice, Strategy, location_in, warn_of_memory, with_settings
 from tagmatch.spark.ship import Shipped, ship_join
@@ -92,6 +95,7 @@ def partition(
     key: str = "key",
     where: str | None = None,
     expires: str | None = None,
+    data: Mapping[str, str] | None = None,
     plane: bool = False,
     sets_per_task: int | None = None,
     skip_invalid: bool | None = None,
@@ -127,6 +131,11 @@ def partition(
     expires : str, optional
         Column of timestamps at which keys stop being answers of their sets; null: never. Rows have no order: of several
         with one set and one key, the latest time counts. Default: `expires`, if there is such a column.
+    data : dict, optional
+        Columns of data that keys have, as `TagMatch` has them: names of columns by their types, such as
+        `{"email": "string"}`. Each key is put, as by `TagMatch.put_many`, into an index that is new; rows are read
+        twice, and one task has the data of all keys in memory. The rows of a key should have the same data: rows have
+        no order, so the least one counts. Default: none; where rows are appended, the keys of the index keep theirs.
     plane : bool
         Whether areas are on the plane, as in `TagMatch`. Default: on the sphere.
     sets_per_task : int
@@ -183,7 +192,8 @@ def partition(
         expires = "expires"
     check_strings(column_type(sets, tags), f"column {tags!r}")
     kind = column_type(sets, key)
-    check_names(sets.columns, (tags, key, where or "where", expires or "expires", "constraints", "area"))
+    schema = data_schema(data, [*COLUMNS, tags, key, where or "where", expires or "expires"])
+    check_names(sets.columns, (*schema, tags, key, where or "where", expires or "expires", "constraints", "area"))
     if isinstance(kind, StringType):
         cast = "string"  # without a collation: keys are compared as bytes
     elif isinstance(kind, DecimalType) and kind.scale == 0:
@@ -194,8 +204,7 @@ def partition(
         raise InvalidTypeError(
             f"column {key!r} must be a string, an integer or a decimal of scale 0, not {kind.simpleString()}"
         )
-    if isinstance(sets_per_task, bool) or not isinstance(sets_per_task, int) or sets_per_task < 1:
-        raise InvalidValueError(f"sets_per_task must be an integer from 1 on, not {sets_per_task!r}")
+    sets_per_task = _checked_sets(sets_per_task)
     columns = [col(quoted(tags)).alias("tags"), col(quoted(key)).cast(cast).alias("key")]
     if where is not None:
         if not isinstance(kind := column_type(sets, where), StringType):
@@ -208,11 +217,22 @@ def partition(
         if name in sets.columns:
             check(pa.array([], arrow_type(column_type(sets, name))), f"column {name!r}")
             columns.append(col(name))
+    for name, wanted in schema.items():
+        plain = wanted.value_type if pa.types.is_dictionary(wanted) else wanted
+        given = arrow_type(column_type(sets, name))
+        if family_of(given) != family_of(plain):
+            raise InvalidTypeError(f"data: column {name!r} is {spark_name(given)}, which is no {text_of_type(wanted)}")
+        columns.append(col(quoted(name)))
     rows = sets.select(*columns)
     location, append = location_in(spark, index, "index"), mode == "append"
     if location.has_index() and mode == "error":
         raise IndexExistsError(f"there is an index at {location} already; choose another mode, or another path")
     stored = Stored.at(location) if append else Stored(location, now=clock.now_us())
+    if schema and append and stored.manifest is not None:
+        raise InvalidValueError(
+            f"data goes with a new index, and there is one at {location}: replace it (mode), append rows "
+            "without data, or give them by put_many of TagMatch"
+        )
     stored.check_keys(key_type_of_rows(rows))
     options = stored.options(layout, max_partition_size)
     if options.attributes or options.strict:
@@ -222,8 +242,61 @@ def partition(
         )
     with errors_of_workers():
         return partition_sets(
-            rows, stored, options, append=append, plane=plane, sets_per_task=sets_per_task, skip_invalid=skip_invalid
+            rows,
+            stored,
+            options,
+            append=append,
+            data=schema,
+            plane=plane,
+            sets_per_task=sets_per_task,
+            skip_invalid=skip_invalid,
         )
+
+
+def optimize(spark: SparkSession, index: str | os.PathLike[str], *, sets_per_task: int | None = None) -> None:
+    """Merge the segments of an index into one, as `TagMatch.consolidate(full=True)` does: the very files of that.
+
+    Rows that are appended, by batches and streams, leave segments, each of which makes each query slower. A `TagMatch`
+    that changes an index merges them in the background; where only Spark writes, call this now and then. Deleted rows
+    and keys that have expired go. What a program has staged stays staged. Nothing is done where there is one segment.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Classic or Connect.
+    index : str or path
+        Of an index, as `partition` takes it.
+    sets_per_task : int
+        As for `partition`.
+
+    Raises
+    ------
+    IndexNotFoundError
+        There is no index.
+    InvalidValueError
+        For `sets_per_task`, or a URI that Arrow does not know.
+    IndexChangedError
+        Another program has saved to the index meanwhile. It is as that program left it; call this again.
+    IndexLockedError
+        Another job works on the index; it is named.
+    IndexCorruptError
+        The index is damaged.
+
+    Examples
+    --------
+    >>> optimize(spark, "interests.index")  # doctest: +SKIP
+    """
+    (sets_per_task,) = with_settings(spark, sets_per_task=sets_per_task)
+    location = location_in(spark, index, "index")
+    stored = replace(Stored.at(location), manifest=location.manifest())  # IndexNotFoundError
+    with errors_of_workers():
+        merge_segments(spark, stored, stored.options(None, None), _checked_sets(sets_per_task))
+
+
+def _checked_sets(sets_per_task: Any) -> int:
+    if isinstance(sets_per_task, bool) or not isinstance(sets_per_task, int) or sets_per_task < 1:
+        raise InvalidValueError(f"sets_per_task must be an integer from 1 on, not {sets_per_task!r}")
+    return sets_per_task
 
 
 def subset_join(

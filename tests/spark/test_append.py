@@ -18,9 +18,17 @@ from support.index_files import contents_as_first, contents_of, files_of, make_i
 from support.spark_functions import settings_of
 
 import tagmatch.partitioner.spark as job
-from tagmatch import Circle, IndexChangedError, IndexCorruptError, IndexExistsError, InvalidValueError, TagMatch
+from tagmatch import (
+    Circle,
+    IndexChangedError,
+    IndexCorruptError,
+    IndexExistsError,
+    IndexNotFoundError,
+    InvalidValueError,
+    TagMatch,
+)
 from tagmatch.model.storage.repository import Repository
-from tagmatch.spark import partition, subset_join
+from tagmatch.spark import optimize, partition, subset_join
 
 pytest_plugins = ["support.s3_bucket"]
 
@@ -332,3 +340,40 @@ def test_same_files_on_a_store(
         assert all(files[name] == mtime for name, mtime in written.items() if name.startswith("segment-"))
         written = files
     assert_right(spark, uri, oracle, rng)
+
+
+@pytest.mark.parametrize("appended", [(50, "rarest", "integer", True), (1 << 20, "balanced", "string", False)], ids=str)
+def test_segments_are_merged(
+    spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, appended: Any
+) -> None:
+    """The files are those that `consolidate(full=True)` makes, without deleted rows and keys that have expired."""
+    sets_per_task, layout, key_type, expire = appended
+    options: dict[str, Any] = {"layout": layout, "max_partition_size": 30}
+    clock = set_clock(monkeypatch)
+    take_in(monkeypatch, 0, 100)
+    with_keys = named if key_type == "string" else list
+    index, local = tmp_path / "spark", tmp_path / "local"
+    for count in (200, 60, 20):
+        rows = with_keys(rows_of(rng, count))
+        times = [rng.choice([None, clock.after(5), clock.after(60)]) for _ in rows] if expire else None
+        make_index(index, rows, rows[::7], expires=times, **options)
+    key = rows[0][1]
+    with TagMatch(index, data={"name": "string"}, device="cpu", **options) as tm:
+        assert tm.stats()["segments"] == 3
+        tm.put(key, ["t1", "t7"], data={"name": "x"})
+        tm.consolidate()
+    shutil.copytree(index, local)
+    clock.pass_by(10)
+    with TagMatch(local, device="cpu", **options) as tm:
+        tm.consolidate(full=True)
+        assert tm.get(key).data == {"name": "x"}  # type: ignore[union-attr]
+    with settings_of(spark, {"spark.sql.shuffle.partitions": "5"}):
+        optimize(spark, index, sets_per_task=sets_per_task)
+    assert contents_of(index) == contents_of(local)
+    before = {file: file.stat().st_ino for file in files_of(index)}
+    optimize(spark, index, sets_per_task=sets_per_task)
+    assert expire or {file: file.stat().st_ino for file in files_of(index)} == before
+    with pytest.raises(IndexNotFoundError):
+        optimize(spark, tmp_path / "nothing")
+    with pytest.raises(InvalidValueError, match="sets_per_task must be an integer from 1 on, not 0"):
+        optimize(spark, index, sets_per_task=0)

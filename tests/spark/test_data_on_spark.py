@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
-from support.index_files import make_index
-from support.spark_functions import called
+from support.index_files import contents_of, make_index
+from support.spark_functions import called, settings_of
 
 from tagmatch import FilterError, InvalidTypeError, InvalidValueError, TagMatch
-from tagmatch.spark import match_udf, register, subset_join
+from tagmatch.spark import match_udf, partition, register, subset_join
 
 TAGS = list("abcdef")
 DATA = {
@@ -176,3 +176,62 @@ def test_types_of_functions(tmp_path: Path) -> None:
     assert match_udf(index, output="counts").returnType == t.LongType()
     assert match_udf(index, output="exists").returnType == t.BooleanType()
     assert match_udf(index).returnType == t.ArrayType(t.StringType(), containsNull=False)
+
+
+@pytest.mark.parametrize("key_type", ["integer", "string"])
+@pytest.mark.parametrize("sets_per_task", [20, 1 << 20])
+def test_partition_stores_data(
+    spark: Any, tmp_path: Path, rng: random.Random, key_type: Any, sets_per_task: int
+) -> None:
+    """The files are those that `put_many` makes; appended rows leave the data of keys, or bring keys without any."""
+    rows = []
+    for key in range(90):
+        name = key if key_type == "integer" else f"é {key:03}"
+        data = data_of(key)
+        data = data | {"large": Decimal(data["large"])} if data else data
+        for _ in range(rng.choice([1, 1, 2])):
+            tags, where = rng.sample(TAGS, rng.randrange(3)), rng.choice([None, "bid > 5", 'bid > 2 or city = "x"'])
+            rows.append((tags, name, where, *(data.get(column) for column in DATA)))
+    kinds = ", ".join(f"{name} {kind}" for name, kind in zip(DATA, KINDS, strict=True)).replace("smallint", "short")
+    schema = f"tags array<string>, key {'long' if key_type == 'integer' else 'string'}, where string"
+    bad = [(None, rows[0][1], None, *[None] * len(DATA)), (["a"], None, None, *[None] * len(DATA))]
+    frame = spark.createDataFrame(rng.sample(rows + bad, len(rows) + 2), f"{schema}, {kinds}").repartition(3)
+    with settings_of(spark, {"spark.sql.adaptive.coalescePartitions.enabled": "false"}):
+        made = partition(frame, tmp_path / "spark", data=DATA, sets_per_task=sets_per_task, skip_invalid=True)
+    assert made.skipped == {"tags is null": 1, "key is null": 1}
+    options: Any = {"key_type": key_type, "device": "cpu", "threads": 1, "durability": "none"}
+    with TagMatch(tmp_path / "local", data=DATA, **options) as tm:
+        names = ["tags", "key", "where", *DATA]
+        kept = spark.createDataFrame(rows, f"{schema}, {kinds}").toArrow()
+        assert kept.column_names == names
+        tm.put_many(kept)
+        tm.consolidate()
+        assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
+        more = [(["a"], rows[0][1]), (["zz"], rows[5][1]), (["zz"], 1000 if key_type == "integer" else "new")]
+        tm.add_sets(*zip(*more, strict=True))
+        tm.consolidate()
+        records = dict(tm.records)
+    frame = spark.createDataFrame(more, schema.removesuffix(", where string"))
+    partition(frame, tmp_path / "spark", mode="append", sets_per_task=sets_per_task)
+    assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
+    with TagMatch.open(tmp_path / "spark", device="cpu") as tm:
+        assert dict(tm.records) == records
+        assert sum(bool(each.data) for each in records.values()) == 72
+
+
+def test_data_that_will_not_do(spark: Any, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([(["a"], 1, "x", 2)], "tags array<string>, key long, email string, n int")
+    for data, kind, message in (
+        ({"mail": "string"}, InvalidTypeError, "there is no column 'mail'"),
+        ({"email": "text"}, InvalidValueError, "there is no type 'text' of data"),
+        ({"email": "int64"}, InvalidTypeError, "column 'email' is string, which is no int64"),
+        ({"key": "int64"}, InvalidValueError, "a column cannot be called 'key'"),
+        (["email"], InvalidTypeError, "data must be a schema of Arrow, or map names to types"),
+    ):
+        with pytest.raises(kind, match=message):
+            partition(frame, tmp_path / "index", data=data)  # type: ignore[arg-type]
+    partition(frame, tmp_path / "index", data={"email": "string", "n": "int64"})
+    with TagMatch.open(tmp_path / "index", device="cpu") as tm:
+        assert tm.get(1).data == {"email": "x", "n": 2}  # type: ignore[union-attr]
+    with pytest.raises(InvalidValueError, match="data goes with a new index, and there is one"):
+        partition(frame, tmp_path / "index", mode="append", data={"email": "string"})
