@@ -21,14 +21,12 @@ from typing import Any, NamedTuple, cast, get_args, get_origin
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tagmatch.broker.access import LOOK_S, Call, Incoming
 from tagmatch.broker.config import Guarantee, Role, WhenFull
-from tagmatch.broker.flight import LOOK_S, Call
 from tagmatch.broker.hub import Published
 from tagmatch.broker.outbox import KEY_TYPES, schema_of
 from tagmatch.broker.wire import (
     Batch,
-    IncomingStream,
-    OutgoingStream,
     answer_field,
     apart,
     area_of,
@@ -37,8 +35,6 @@ from tagmatch.broker.wire import (
     error_text,
     name_of,
     record_to_json,
-    result,
-    told,
     write_json,
 )
 from tagmatch.contents import pairs
@@ -66,7 +62,7 @@ Body = Mapping[str, Any]
 
 def options_of(call: Callable[..., Any], found: Body, what: str) -> dict[str, Any]:
     """Options in JSON, which are keyword arguments of the call; `what` is how messages call them."""
-    known = _options(call)
+    known = kinds_of(call)
     for name, value in found.items():
         if name not in known:
             raise InvalidValueError(f"{what} has no option {name[:60]!r}{near_match(name, [*known])}")
@@ -78,7 +74,7 @@ def options_of(call: Callable[..., Any], found: Body, what: str) -> dict[str, An
 
 
 @cache
-def _options(call: Callable[..., Any]) -> dict[str, tuple[type, ...]]:
+def kinds_of(call: Callable[..., Any]) -> dict[str, tuple[type, ...]]:
     """Types that each keyword argument may have which is not given yet."""
     found, given = inspect.signature(call, eval_str=True).parameters, getattr(call, "keywords", ())
     hints = {name: each.annotation for name, each in found.items() if each.kind is each.KEYWORD_ONLY}
@@ -265,24 +261,24 @@ ACTIONS: dict[str, Action] = {
 # -- changes -----------------------------------------------------------------------------------------------------------
 
 
-def _add(call: Call, incoming: IncomingStream, *, commit: bool = False, match_all: bool = False) -> Iterator[bytes]:
+def _add(call: Call, incoming: Incoming, *, commit: bool = False, match_all: bool = False) -> Iterator[bytes]:
     return _changed(
         call, "add", incoming, lambda table: call.index.add_subscriptions(table, match_all=match_all), commit
     )
 
 
 def _remove(
-    call: Call, incoming: IncomingStream, *, commit: bool = False, match_all: bool = False, missing: str = "ignore"
+    call: Call, incoming: Incoming, *, commit: bool = False, match_all: bool = False, missing: str = "ignore"
 ) -> Iterator[bytes]:
     remove = partial(call.index.remove_subscriptions, match_all=match_all, missing=cast("Missing", missing))
     return _changed(call, "remove", incoming, remove, commit)
 
 
-def _put(call: Call, incoming: IncomingStream, *, commit: bool = False, match_all: bool = False) -> Iterator[bytes]:
+def _put(call: Call, incoming: Incoming, *, commit: bool = False, match_all: bool = False) -> Iterator[bytes]:
     return _changed(call, "put", incoming, lambda table: call.index.put_many(table, match_all=match_all), commit)
 
 
-def _delete(call: Call, incoming: IncomingStream, *, commit: bool = False, missing: str = "ignore") -> Iterator[bytes]:
+def _delete(call: Call, incoming: Incoming, *, commit: bool = False, missing: str = "ignore") -> Iterator[bytes]:
     def delete(table: pa.Table) -> int:
         if table.column_names != ["key"]:
             raise InvalidValueError(f"deletions have the column key, not {', '.join(table.column_names)[:200]}")
@@ -291,7 +287,7 @@ def _delete(call: Call, incoming: IncomingStream, *, commit: bool = False, missi
     return _changed(call, "delete", incoming, delete, commit)
 
 
-def _move(call: Call, incoming: IncomingStream, *, commit: bool = False) -> Iterator[bytes]:
+def _move(call: Call, incoming: Incoming, *, commit: bool = False) -> Iterator[bytes]:
     def move(table: pa.Table) -> int:
         names = ("client", "lon", "lat")
         if sorted(table.column_names) != sorted(names):
@@ -304,7 +300,7 @@ def _move(call: Call, incoming: IncomingStream, *, commit: bool = False) -> Iter
 
 
 def _changed(
-    call: Call, kind: str, incoming: IncomingStream, change: Callable[[pa.Table], int], commit: bool
+    call: Call, kind: str, incoming: Incoming, change: Callable[[pa.Table], int], commit: bool
 ) -> Iterator[bytes]:
     """Change the index by all rows, which together must be no more than a call may bring."""
     schema, most = incoming.schema, call.service.config.server.max_message_bytes
@@ -324,7 +320,7 @@ def _changed(
     if commit and kind != "move":  # moves need none
         found["changes"] = call.index.consolidate()._asdict()
     found["sets"] = len(call.index)
-    yield result(write_json(found))
+    yield call.result(found)
 
 
 # -- contents ----------------------------------------------------------------------------------------------------------
@@ -394,14 +390,14 @@ _MOST_OBSERVED = 16
 class Exchange(ABC):
     """A stream in both directions: another thread reads what the client sends while that of the call answers."""
 
-    def __init__(self, call: Call, incoming: IncomingStream) -> None:
+    def __init__(self, call: Call, incoming: Incoming) -> None:
         self._call, self._incoming, self._service = call, incoming, call.service
         self._has_ended = False  # the client sends no more
         self._error: BaseException | None = None  # by which reading has ended; the thread of the call raises it
 
     def _answered(self, schema: pa.Schema) -> Iterator[bytes]:
         """Answers with these columns, until the client ends the stream."""
-        self._schema, self._outgoing, was_asked = schema, OutgoingStream(schema), False
+        self._schema, self._outgoing, was_asked = schema, self._call.outgoing(schema), False
         self._call.begin(self._read)
         try:
             yield self._outgoing.begin()
@@ -410,13 +406,13 @@ class Exchange(ABC):
                     yield from self._answer(some)
                 elif self._service.is_draining and self._is_quiet() and not was_asked:
                     was_asked = True
-                    yield told(DRAINING)
+                    yield self._outgoing.told(DRAINING)
                 self._call.require()
             if self._error is not None:
                 raise self._error
         except Exception as error:
             if not self._has_ended:  # a client that still writes reads it first
-                yield told(error_text(error))
+                yield self._outgoing.told(error_text(error))
             raise
 
     def _read(self) -> None:
@@ -455,7 +451,7 @@ class Matching(Exchange):
     def __init__(
         self,
         call: Call,
-        incoming: IncomingStream,
+        incoming: Incoming,
         wanted: Wanted,
         *,
         unique: bool = False,  # Give, or count, each key of a message once, ascending
@@ -571,7 +567,7 @@ class Counting(Matching):
     def __init__(
         self,
         call: Call,
-        incoming: IncomingStream,
+        incoming: Incoming,
         *,
         unique: bool = False,
         plain: bool = False,
@@ -599,7 +595,7 @@ class MatchingBest(Matching):
     def __init__(
         self,
         call: Call,
-        incoming: IncomingStream,
+        incoming: Incoming,
         *,
         limit: int = 0,
         order_by: str | None = None,
@@ -626,7 +622,7 @@ class Notifying(Exchange):
     def __init__(
         self,
         call: Call,
-        incoming: IncomingStream,
+        incoming: Incoming,
         *,
         session: str = "",
         keys: list[Any] | None = None,
@@ -693,7 +689,7 @@ class Notifying(Exchange):
                 changes[name](given.cast(KEY_TYPES[self._service.key_type]))
 
 
-def _publish(call: Call, incoming: IncomingStream, *, channel: str | None = None) -> Generator[bytes]:
+def _publish(call: Call, incoming: Incoming, *, channel: str | None = None) -> Generator[bytes]:
     check_schema(incoming.schema)
     hub = call.service.subscribers.hub
     waiting: deque[Future[Published]] = deque()
@@ -714,10 +710,10 @@ def _publish(call: Call, incoming: IncomingStream, *, channel: str | None = None
             count(waiting.popleft())
     for future in waiting:
         count(future)
-    yield result(write_json(counts))
+    yield call.result(counts)
 
 
-#: A stream: `stream(call, incoming, **options)` gives the messages of Flight to send
+#: A stream: `stream(call, incoming, **options)` gives what is sent, as `Call.outgoing` or `Call.result` makes it
 Stream = Callable[..., Iterable[bytes]]
 #: By the name in a descriptor: the role that is needed, and the stream, of `DoExchange` and of `DoPut`
 EXCHANGES: dict[str, tuple[Role, Stream]] = {

@@ -226,6 +226,14 @@ class MetricsOptions(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class HttpOptions(Section):
+    """Calls over HTTP with JSON, at the host of [server], with its certificates, users and limits."""
+
+    enabled: bool = True
+    port: int | None = _integer(None, 0, 65_535)  # `None`: the one after [server] port, any if that is 0
+
+
+@dataclass(frozen=True, slots=True)
 class LogOptions:
     """What is logged to standard error, and how; with `traces`, spans of OpenTelemetry are written there as well."""
 
@@ -504,6 +512,7 @@ class Config:
 
     server: ServerOptions = field(default_factory=ServerOptions)
     index: IndexOptions = field(default_factory=IndexOptions)
+    http: HttpOptions = field(default_factory=HttpOptions)
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
     log: LogOptions = field(default_factory=LogOptions)
     users: tuple[User, ...] = ()
@@ -519,6 +528,13 @@ class Config:
             _see_that_nothing_comes_back(section, getattr(self, section))
         _see_that_all_differ((f"users[{number}].name", user.name) for number, user in enumerate(self.users))
         _see_that_all_differ((f"channel[{number}].name", each.name) for number, each in enumerate(self.channel))
+
+    @property
+    def http_port(self) -> int:
+        """The port of [http], also by default."""
+        if self.http.port is not None:
+            return self.http.port
+        return self.server.port + 1 if 0 < self.server.port < 65_535 else 0
 
     @property
     def gateways(self) -> list[tuple[str, int, GatewayOptions]]:

@@ -19,10 +19,12 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tagmatch.broker import wire
+from tagmatch.broker.access import RESERVED, Call, UserLimits, require, user_of
 from tagmatch.broker.answers import ACTIONS, CONTENTS, EXCHANGES, LIMITED, PUTS, Stream, options_of
 from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, Role, ServerOptions, User
 from tagmatch.broker.config_file import check_files
-from tagmatch.broker.flight import RESERVED, Call, Method, Transport, UserLimits, require, user_of
+from tagmatch.broker.flight import FlightCall, Method, Transport
+from tagmatch.broker.http.server import HttpServer
 from tagmatch.broker.hub import Subscribers
 from tagmatch.broker.observe import LOG, HttpEndpoint, Metrics, Span, set_up_logs, spans
 from tagmatch.broker.wire import GoneError, UnauthenticatedError, in_url, is_expected, name_of, read_json, write_json
@@ -77,10 +79,15 @@ class Service:
         self.port = self._transport.port
         scheme = "grpc" if server.tls_cert is None else "grpc+tls"
         self.url = f"{scheme}://{in_url(server.host)}:{self.port}"
+        try:
+            self.http = HttpServer(self) if config.http.enabled else None
+        except BaseException:
+            self._transport.stop()
+            raise
 
-    def _stream(self, what: str, known: dict[str, tuple[Role, Stream]], call: Call) -> Generator[bytes]:
+    def _stream(self, what: str, known: dict[str, tuple[Role, Stream]], call: FlightCall) -> Generator[bytes]:
         """`DoExchange` and `DoPut`: a stream of the client, and perhaps one to it."""
-        with self._taken(call, what):
+        with self.taken(call, what):
             incoming = wire.IncomingStream(call, self.config.server)
             if not incoming.descriptor.is_command:
                 raise InvalidTypeError("the descriptor must be a command, a JSON object, not a path")
@@ -89,46 +96,48 @@ class Service:
             if not isinstance(name, str) or name not in known:
                 raise InvalidValueError(f"there is no command {str(name)[:60]!r}{near_match(str(name)[:60], [*known])}")
             role, stream = known[name]
-            with self._counted(call, role, name):
+            with self.counted(call, role, name):
                 yield from stream(call, incoming, **options_of(stream, command, "the descriptor"))
 
-    def _get(self, call: Call) -> Generator[bytes]:
+    def _get(self, call: FlightCall) -> Generator[bytes]:
         """`DoGet`: give the stored rows or sets."""
-        with self._taken(call, "get"):
+        with self.taken(call, "get"):
             name = _content_in(wire.read_ticket(call.only()), "ticket")
-            with self._counted(call, "read", "get"):
+            with self.counted(call, "read", "get"):
                 self.limits.admit(call.user.name, 1)
                 schema, batches = CONTENTS[name](call.index)
-                outgoing = wire.OutgoingStream(schema)
+                outgoing = call.outgoing(schema)
                 yield outgoing.begin()
                 for batch in batches:
                     call.require()
                     yield from outgoing.batch(batch)
 
-    def _action(self, call: Call) -> Generator[bytes]:
+    def _action(self, call: FlightCall) -> Generator[bytes]:
         """`DoAction`: do something else."""
-        with self._taken(call, "action", is_action=True, while_draining=True):
+        with self.taken(call, "action", is_action=True, while_draining=True):
             name, body = wire.read_action(call.only())
             if (found := ACTIONS.get(name)) is None:
                 raise InvalidValueError(f"there is no action {name[:60]!r}; there is {', '.join(ACTIONS)}")
             given = {} if found.role is None else read_json(body, "the body")
-            with self._counted(call, found.role, name):
+            with self.counted(call, found.role, name):
                 if found.role is not None:
                     self.limits.admit(call.user.name, 1)
-                yield wire.result(write_json(found.perform(call, **options_of(found.perform, given, name))))
+                yield call.result(found.perform(call, **options_of(found.perform, given, name)))
 
-    def _question(self, what: str, answers: Callable[[Call], Iterable[bytes]], call: Call) -> Generator[bytes]:
+    def _question(
+        self, what: str, answers: Callable[[FlightCall], Iterable[bytes]], call: FlightCall
+    ) -> Generator[bytes]:
         """What a client asks about the service, for which the role `read` is enough."""
-        with self._taken(call, what, while_draining=True), self._counted(call, "read", what):
+        with self.taken(call, what, while_draining=True), self.counted(call, "read", what):
             yield from answers(call)
 
-    def _actions(self, _: Call) -> Iterator[bytes]:
+    def _actions(self, _: FlightCall) -> Iterator[bytes]:
         return (wire.action_type(name, each.description) for name, each in ACTIONS.items())
 
-    def _schema(self, call: Call) -> Iterator[bytes]:
+    def _schema(self, call: FlightCall) -> Iterator[bytes]:
         yield flight.SchemaResult(self._columns(call, wire.read_descriptor(call.only()).command)).serialize()
 
-    def _info(self, call: Call) -> Iterator[bytes]:
+    def _info(self, call: FlightCall) -> Iterator[bytes]:
         yield self._described(call, wire.read_descriptor(call.only()).command)
 
     def _infos(self, call: Call) -> Iterator[bytes]:
@@ -145,7 +154,7 @@ class Service:
         return schema
 
     @contextlib.contextmanager
-    def _taken(self, call: Call, what: str, *, is_action: bool = False, while_draining: bool = False) -> Iterator[None]:
+    def taken(self, call: Call, what: str, *, is_action: bool = False, while_draining: bool = False) -> Iterator[None]:
         """Take in a call, if there is room for it, before anything of it is read.
 
         Any failure is an error of Flight, of one line; unforeseen ones are logged as a whole.
@@ -175,7 +184,7 @@ class Service:
             raise error from None
 
     @contextlib.contextmanager
-    def _counted(self, call: Call, role: Role | None, name: str) -> Iterator[None]:
+    def counted(self, call: Call, role: Role | None, name: str) -> Iterator[None]:
         """Check that the user may do this, as soon as that is known, and count and log the call."""
         if role is not None:
             require(call.user, role, name)
@@ -229,6 +238,8 @@ class Service:
             self._was_answered = self.limits.wait_until_idle(self.config.server.drain_seconds)
             self.subscribers.end(_LAST_S)
             self._transport.stop()
+            if self.http is not None:
+                self.http.stop()
             self.limits.wait_until_idle(_LAST_S)
         return self._was_answered
 
@@ -305,10 +316,12 @@ def run(config: Config, announce: Callable[[str], None]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, obey)
         where = f"listening on {service.url}"
+        if service.http is not None:
+            where += f" and {service.http.url}"
         if config.metrics.enabled:
-            http = HttpEndpoint(config.metrics, service.metrics.text, service.readiness)
-            stack.callback(http.close)
-            where += f", metrics on {http.url}/metrics"
+            shown = HttpEndpoint(config.metrics, service.metrics.text, service.readiness)
+            stack.callback(shown.close)
+            where += f", metrics on {shown.url}/metrics"
         announce(where)
         gc.collect()
         gc.freeze()  # these objects stay: the garbage collector need not look at them again and again

@@ -30,9 +30,17 @@ from tagmatch.model.columns import repeated
 from tagmatch.model.data_types import Schema, as_json, type_named
 from tagmatch.model.errors import (
     AccessError,
+    DeadlineMissed,
+    DeviceError,
+    IndexChangedError,
+    IndexCorruptError,
+    IndexLockedError,
     InvalidTypeError,
     InvalidValueError,
+    InvariantError,
+    NotStoredError,
     Overloaded,
+    SessionError,
     TagMatchError,
     UnavailableError,
 )
@@ -190,13 +198,21 @@ class GoneError(Exception):
     """The client is gone, or its call was ended: nothing more comes or goes."""
 
 
-#: How Flight tells kinds of errors over gRPC: by a status of gRPC, and by a word
-_STATUSES: tuple[tuple[type[TagMatchError], str, str], ...] = (
-    (UnauthenticatedError, "UNAUTHENTICATED", "Unauthenticated"),
-    (AccessError, "PERMISSION_DENIED", "Unauthorized"),
-    (Overloaded, "UNAVAILABLE", "Unavailable"),
-    (UnavailableError, "UNAVAILABLE", "Unavailable"),
-    (TagMatchError, "UNKNOWN", "Failed"),
+#: How kinds of errors are told: over gRPC by a status and by a word of Flight, over HTTP by a status
+_STATUSES: tuple[tuple[type[TagMatchError], str, str, int], ...] = (
+    (UnauthenticatedError, "UNAUTHENTICATED", "Unauthenticated", 401),
+    (AccessError, "PERMISSION_DENIED", "Unauthorized", 403),
+    (Overloaded, "UNAVAILABLE", "Unavailable", 429),
+    (UnavailableError, "UNAVAILABLE", "Unavailable", 503),
+    (DeadlineMissed, "UNKNOWN", "Failed", 504),
+    (NotStoredError, "UNKNOWN", "Failed", 404),
+    (IndexLockedError, "UNKNOWN", "Failed", 409),
+    (IndexChangedError, "UNKNOWN", "Failed", 409),
+    (SessionError, "UNKNOWN", "Failed", 409),
+    (DeviceError, "UNKNOWN", "Failed", 500),
+    (IndexCorruptError, "UNKNOWN", "Failed", 500),
+    (InvariantError, "UNKNOWN", "Failed", 500),
+    (TagMatchError, "UNKNOWN", "Failed", 400),
 )
 _IO_ERROR = "5"
 
@@ -230,7 +246,7 @@ def status_of(error: BaseException) -> tuple[str, str, list[tuple[str, str | byt
     if known is None:
         code, word, line = "INTERNAL", "Internal", INTERNAL
     else:
-        code, word = next((code, word) for kind, code, word in _STATUSES if isinstance(known, kind))
+        code, word, _ = _told_of(known)
         line = _line(known)
     headers: list[tuple[str, str | bytes]] = [
         ("grpc-status-details-bin", error_text(error)),
@@ -239,6 +255,24 @@ def status_of(error: BaseException) -> tuple[str, str, list[tuple[str, str | byt
         ("x-arrow-status-message-bin", line.encode()),
     ]
     return code, f"{line}. Detail: {word}", headers
+
+
+def _told_of(known: TagMatchError) -> tuple[str, str, int]:
+    return next(told for kind, *told in _STATUSES if isinstance(known, kind))  # type: ignore[return-value]
+
+
+def http_status_of(error: BaseException) -> int:
+    """The status of HTTP for an error."""
+    known = _known(error)
+    if known is None:
+        return 500
+    return 503 if isinstance(error, MemoryError) else _told_of(known)[2]
+
+
+def line_of(error: BaseException) -> str:
+    """What a client is told of an error, in one line."""
+    known = _known(error)
+    return INTERNAL if known is None else _line(known)
 
 
 def name_of(error: BaseException) -> str:
@@ -550,10 +584,9 @@ class OutgoingStream:
             yield data(each.metadata, each.body)
         yield data(last.metadata, last.body, metadata)
 
-
-def told(metadata: bytes) -> bytes:
-    """A message without data."""
-    return data(b"", b"", metadata)
+    def told(self, metadata: bytes) -> bytes:
+        """A message without data."""
+        return data(b"", b"", metadata)
 
 
 def _parts(message: pa.Buffer) -> tuple[memoryview, memoryview]:

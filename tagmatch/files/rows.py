@@ -56,6 +56,8 @@ from tagmatch.model.parallel import threads_of_arrow
 from tagmatch.model.storage.format import MANIFEST
 
 _BATCH_ROWS = 65_536
+# What messages call what a function reads
+_BODY = "the body"
 # In so small a part, Python may look at each row
 _SMALL_BYTES = 1 << 16
 # This few rows between rows that are read one by one are read so, too, as a separate part is some work
@@ -210,8 +212,11 @@ class _Reading(NamedTuple):
     others: OtherColumns
     row_of: Translate | None = None  # Makes rows of the objects of JSON Lines, if these are others
 
-    def rows(self, path: str, form: str | None) -> Iterator[FileRows]:
-        """The rows of a file, a folder of files, or a stream."""
+    def rows(self, path: str | formats.Read, form: str | None) -> Iterator[FileRows]:
+        """The rows of a file, a folder of files, or a stream; of what reads a body, JSON Lines."""
+        if not isinstance(path, str):
+            yield from self._lines(_BODY, 0).rows(json_blocks(formats.text_only(path, _BODY)))
+            return
         if not (path and Path(path).is_dir()):
             yield from self._file(path, formats.format_of(path, form), 0)
             return
@@ -244,13 +249,15 @@ class _Reading(NamedTuple):
                     reader = TextReader(name, CsvLines(header, columns), columns, self.invalid, first_row)
                     blocks = chain(first_blocks, blocks)
                 else:
-                    blocks = json_blocks(read)
-                    lines = JsonLines(columns, self.others) if self.row_of is None else TranslatedLines(self.row_of)
-                    reader = TextReader(name, lines, columns, self.invalid, first_row)
+                    blocks, reader = json_blocks(read), self._lines(name, first_row)
                 yield from reader.rows(blocks)
                 return reader.row
         except OSError as error:
             raise InputFileError(f"{name}: cannot be read: {error.strerror or formats.first_line(error)}") from None
+
+    def _lines(self, name: str, first_row: int) -> TextReader:
+        lines = JsonLines(self.columns, self.others) if self.row_of is None else TranslatedLines(self.row_of)
+        return TextReader(name, lines, self.columns, self.invalid, first_row)
 
     def _parquet(self, path: str, name: str, first_row: int) -> Generator[FileRows, None, int]:
         """The rows of a Parquet file, which messages call `name`; columns that are attributes come after the others."""
@@ -305,7 +312,7 @@ class _Reading(NamedTuple):
 
 
 def read_sets(
-    path: str,
+    path: str | formats.Read,
     form: str | None = None,
     invalid: InvalidRows | None = None,
     key_type: KeyType = "integer",
@@ -320,7 +327,7 @@ def read_sets(
     """Batches with columns `tags` and `key`, and what there is of `where`, `constraints` and `area`, validated.
 
     `data` has the columns of data, which sets that are put may have. `row_of` makes a row, its values by column, of
-    each object of JSON Lines that is no row itself.
+    each object of JSON Lines that is no row itself. `path` may be a function that reads JSON Lines, instead.
     """
     columns = columns_of_sets(key_type, expires=expires, plane=plane, match_all=match_all) + columns_of_data(data)
     reading = _Reading(columns, invalid or InvalidRows(), others or OtherColumns((), EVERY_OTHER), row_of)
@@ -328,7 +335,7 @@ def read_sets(
 
 
 def read_queries(
-    path: str,
+    path: str | formats.Read,
     form: str | None = None,
     invalid: InvalidRows | None = None,
     attributes: tuple[str, ...] = EVERY_OTHER,

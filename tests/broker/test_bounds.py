@@ -24,8 +24,8 @@ from support.waiting import wait_until as until
 from tagmatch import Overloaded, TagMatch, connect
 from tagmatch.broker import connection
 from tagmatch.broker import flight as transport
+from tagmatch.broker.access import Bucket
 from tagmatch.broker.config import User
-from tagmatch.broker.flight import Bucket
 from tagmatch.broker.service import serving
 from tagmatch.broker.wire import MAX_FIELDS, MAX_JSON, batch_of, check_schema
 from tagmatch.model.errors import InvalidValueError, UnavailableError

@@ -18,9 +18,9 @@ from support.service import written
 from typer.testing import CliRunner
 
 from tagmatch import ConfigError, InvalidTypeError, InvalidValueError, TagMatch, connect
+from tagmatch.broker.access import UserLimits
 from tagmatch.broker.config import ServerOptions, User
 from tagmatch.broker.config_file import check_files, read_config, token_sha256
-from tagmatch.broker.flight import UserLimits
 from tagmatch.broker.observe import Metrics
 from tagmatch.broker.service import serving
 from tagmatch.cli.app import app

@@ -1,0 +1,103 @@
+"""The service over HTTP: finds what a request asks for, and has it answered as calls of all ways in are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from tagmatch.broker.access import RESERVED
+from tagmatch.broker.answers import options_of
+from tagmatch.broker.http.bodies import (
+    Answer,
+    RefusedError,
+    problem_of,
+    query_options,
+    text_of_path,
+    with_options,
+)
+from tagmatch.broker.http.call import HttpCall, Receive, Send
+from tagmatch.broker.http.routes import ROUTES, Route
+from tagmatch.broker.wire import MAX_JSON, GoneError, read_json, write_json
+
+if TYPE_CHECKING:
+    from tagmatch.broker.service import Service
+
+
+class App:
+    """What the server calls for each request, as ASGI has it."""
+
+    def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
+        self.service, self.loop = service, loop
+        server = service.config.server
+        self.threads = ThreadPoolExecutor(2 * server.max_calls + 3 * RESERVED, "tagmatch-http-call")
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request; an error is a problem that its status and its kind tell."""
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        call = HttpCall(self, scope, receive, send)
+        try:
+            answer = await self._answered(call)
+        except (GoneError, asyncio.CancelledError):
+            return
+        except Exception as error:
+            answer = problem_of(error)
+        try:
+            await call.send(answer)
+        except TimeoutError:
+            call.ended.set()
+
+    async def _answered(self, call: HttpCall) -> Answer:
+        found, route = _looked_up(call)
+        name = "unknown" if route is None else route.name
+        is_action = route is not None and (route.is_action or route.role is None)
+        with self.service.taken(call, name, is_action=is_action, while_draining=is_action):
+            if route is None:
+                raise _unknown(call, found)
+            with self.service.counted(call, route.role, name):
+                if route.role is not None:
+                    self.service.limits.admit(call.user.name, 1)
+                return await self._performed(call, route)
+
+    async def _performed(self, call: HttpCall, route: Route) -> Answer:
+        query = call.scope["query_string"]
+        given = query_options(route.perform, query, route.name) if query else {}
+        if route.has_body:
+            body = await call.whole(MAX_JSON)
+            given = with_options(read_json(body, "the body"), given, route.name) if body else given
+        elif call.scope["method"] not in ("GET", "HEAD"):
+            await call.whole(MAX_JSON)
+        if not route.takes_any:
+            given = options_of(route.perform, given, route.name)
+        if route.is_direct:
+            found = await route.perform(call, **given)
+        else:
+            found = await self.loop.run_in_executor(self.threads, lambda: route.perform(call, **given))
+        return found if isinstance(found, Answer) else Answer(write_json(found))
+
+    def close(self) -> None:
+        """Take no more work."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _looked_up(call: HttpCall) -> tuple[Iterable[str], Route | None]:
+    """The methods that there are at the path of a request, and the route that it asks for."""
+    scope = call.scope
+    methods = ROUTES.get(scope["path"])
+    if methods is None:
+        base, _, last = scope["raw_path"].rpartition(b"/")
+        methods = ROUTES.get(f"{base.decode('latin-1')}/{{key}}", {}) if last else {}
+        call.path_key = text_of_path(last) if methods else ""
+    method = "GET" if scope["method"] == "HEAD" else scope["method"]
+    return methods, methods.get(method)
+
+
+def _unknown(call: HttpCall, methods: Iterable[str]) -> RefusedError:
+    path = str(call.scope["path"])[:60]
+    if allowed := ", ".join(methods):
+        headers = [(b"allow", allowed.encode())]
+        return RefusedError(405, f"{path} is for {allowed}, not {call.scope['method'][:20]}", headers)
+    return RefusedError(404, f"there is no path {path!r}; there is {', '.join(ROUTES)}")

@@ -1,0 +1,81 @@
+"""One request of HTTP on its way, as a call of the service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tagmatch.broker.access import FIRST_S, UNREAD_S, Call, Outgoing, token_in
+from tagmatch.broker.http.bodies import Answer, Headers, RefusedError
+from tagmatch.broker.wire import GoneError, write_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tagmatch.broker.http.app import App
+
+Receive = Callable[[], Any]
+Send = Callable[[dict[str, Any]], Any]
+
+
+class HttpCall(Call):
+    """A request of HTTP: its headers and its body, and the answer that goes back."""
+
+    def __init__(self, app: App, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        host, port = scope["client"] or ("", 0)
+        super().__init__(f"{host}:{port}", token_in(self.headers.get(b"authorization", b"").decode("latin-1")))
+        self.app, self.scope, self._receive, self._send = app, scope, receive, send
+        self.path_key = ""  # What stands in the place of `{key}` in the path
+
+    def begin(self, act: Callable[[], None]) -> None:
+        """Call `act` in another thread."""
+        self.app.threads.submit(act)
+
+    def outgoing(self, schema: pa.Schema) -> Outgoing:
+        """What makes answers of batches with this schema."""
+        raise NotImplementedError
+
+    def result(self, found: Mapping[str, Any]) -> bytes:
+        """An object as the only answer."""
+        return write_json(found)
+
+    async def some(self) -> tuple[bytes, bool]:
+        """The next part of the body, and whether more comes; GoneError if the client goes."""
+        try:
+            async with asyncio.timeout(FIRST_S):
+                message = await self._receive()
+        except TimeoutError:
+            raise RefusedError(408, "the body of the request has not come in time; send it again") from None
+        if message["type"] != "http.request":
+            self.ended.set()
+            raise GoneError
+        return message["body"], message["more_body"]
+
+    async def whole(self, most: int) -> bytes:
+        """The whole body, which has no more than so many bytes."""
+        if (declared := self.headers.get(b"content-length", b"0")).isdigit() and int(declared) > most:
+            raise RefusedError(413, f"the body must have at most {most:,} bytes, not {int(declared):,}")
+        part, has_more = await self.some()
+        if not has_more and len(part) <= most:
+            return part
+        parts, length = [part], len(part)
+        while has_more and length <= most:
+            part, has_more = await self.some()
+            parts.append(part)
+            length += len(part)
+        if length > most:
+            raise RefusedError(413, f"the body must have at most {most:,} bytes")
+        return b"".join(parts)
+
+    async def send(self, answer: Answer) -> None:
+        """Send a whole answer; a client that does not read it is gone."""
+        headers: Headers = [
+            (b"content-type", answer.kind),
+            (b"content-length", b"%d" % len(answer.body)),
+            *answer.headers,
+        ]
+        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        async with asyncio.timeout(UNREAD_S):
+            await self._send({"type": "http.response.body", "body": answer.body})

@@ -1,0 +1,225 @@
+"""What the service answers over HTTP: paths and methods, the role that each needs, and what performs it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tagmatch.broker.answers import ACTIONS
+from tagmatch.broker.config import Role
+from tagmatch.broker.http.bodies import Answer, RefusedError, key_in
+from tagmatch.broker.http.call import HttpCall
+from tagmatch.broker.wire import area_of, record_to_json, write_json
+from tagmatch.files.rows import read_sets
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.input.places import area_from
+
+Body = Mapping[str, Any]
+
+
+class Route(NamedTuple):
+    """What answers a request: `perform(call, **options)`, with options of the URL and of the body, a JSON object."""
+
+    name: str  # In metrics and logs, and by which users with a filter may call it
+    role: Role | None  # The least that is needed; `None`: not even a token
+    description: str
+    perform: Callable[..., Any]  # Gives an object or an `Answer`
+    has_body: bool = False  # Whether options come in the body, too
+    is_action: bool = False  # Whether it is answered while the service drains, and administrators have room for it
+    is_direct: bool = False  # Whether `perform` is a coroutine, which takes no time of the loop to speak of
+    takes_any: bool = False  # Whether `perform` checks its options itself
+
+
+def _within(given: object) -> Any:
+    """The area of `within`: an object as Flight has it, GeoJSON, or a text."""
+    if given is None or (isinstance(given, dict) and "type" not in given):
+        return area_of(given, "within")
+    return area_from(given, "within")
+
+
+async def _match(
+    call: HttpCall,
+    *,
+    tags: list[Any] | None = None,
+    attributes: dict[str, Any] | None = None,
+    location: list[Any] | None = None,
+    within: dict[str, Any] | str | None = None,
+    only: str | None = None,
+    channel: str | None = None,
+    unique: bool = False,
+    columns: list[Any] | None = None,
+) -> Answer:
+    """The keys of a message, or objects with `key` and columns of data."""
+    began, metrics = time.perf_counter(), call.service.metrics
+    metrics.messages.inc()
+    asked: dict[str, Any] = {} if location is None else {"location": location}
+    if within is not None:
+        asked["within"] = _within(within)
+    if only is not None:
+        asked["only"] = only
+    if columns is not None:
+        if unique or channel is not None:
+            raise InvalidValueError("columns go without unique and channel")
+        index = call.index
+        found: Any = await call.app.loop.run_in_executor(
+            call.app.threads, lambda: index.match(tags or [], attributes, columns=columns, **asked)
+        )
+    else:
+        found = await call.index.amatch(tags or [], attributes, unique=unique, channel=channel, **asked)
+        if unique:
+            found = sorted(found)
+    metrics.answers.inc()
+    metrics.keys.inc(len(found))
+    metrics.latency.observe(time.perf_counter() - began)
+    return Answer(write_json({"keys": found}))
+
+
+def _count(
+    call: HttpCall,
+    *,
+    tags: list[Any] | None = None,
+    attributes: dict[str, Any] | None = None,
+    location: list[Any] | None = None,
+    within: dict[str, Any] | str | None = None,
+    only: str | None = None,
+    unique: bool = False,
+) -> Body:
+    place: Any = location
+    found = call.index.match_count(
+        tags or [], attributes, location=place, within=_within(within), only=only, unique=unique
+    )
+    return {"count": found}
+
+
+def _exists(
+    call: HttpCall,
+    *,
+    tags: list[Any] | None = None,
+    attributes: dict[str, Any] | None = None,
+    location: list[Any] | None = None,
+    within: dict[str, Any] | str | None = None,
+    only: str | None = None,
+) -> Body:
+    return {
+        "exists": call.index.match_exists(tags or [], attributes, location=location, within=_within(within), only=only)
+    }
+
+
+# -- subscriptions -----------------------------------------------------------------------------------------------------
+
+
+def _key(call: HttpCall) -> int | str:
+    return key_in(call.path_key, call.service.key_type)
+
+
+def _get(call: HttpCall) -> Answer:
+    found = call.index.get(_key(call))
+    if found is None:
+        raise RefusedError(404, f"there is no subscription with the key {call.path_key[:60]!r}")
+    return Answer(write_json(record_to_json(found)))
+
+
+_ROW = ("tags", "where", "constraints", "area", "expires")
+
+
+def _put(call: HttpCall, *, commit: bool = True, **given: Any) -> Body:
+    """Store a subscription: a row as in files, or a record as `GET` gives it."""
+    index, key = call.index, _key(call)
+    rows = [{**row, "key": key} for row in _rows_of(given)]
+    staged = index.put_many(_table(call, rows), match_all=True)
+    call.service.metrics.changes.labels("put").inc()
+    return _changed(call, staged, commit=commit)
+
+
+def _rows_of(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of a record, or the row that a subscription is."""
+    if not given:
+        raise InvalidValueError('the body must be a subscription, such as {"tags": ["cat"]}')
+    data = given.pop("data", None) or {}
+    given.pop("key", None)
+    if not isinstance(data, dict):
+        raise InvalidTypeError("data must be an object with a value for each column")
+    typed = {name: each[1] if isinstance(each, list) and len(each) == 2 else each for name, each in data.items()}
+    alternatives = given.pop("alternatives", None)
+    rows = [given] if alternatives is None else alternatives
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not rows:
+        raise InvalidTypeError("alternatives must be a list of objects")
+    if alternatives is not None and given:
+        raise InvalidValueError(f"{min(given)[:60]!r} stands beside alternatives; put it into each of them")
+    for row in rows:
+        if unknown := sorted(row.keys() - {*_ROW}):
+            raise InvalidValueError(f"a subscription has no field {unknown[0][:60]!r}; data goes into the object data")
+    return [{**row, **typed} for row in rows]
+
+
+def _table(call: HttpCall, rows: list[dict[str, Any]]) -> pa.Table:
+    service = call.service
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    parts = [text]
+    batches = read_sets(
+        lambda _: parts.pop() if parts else b"",
+        key_type=service.key_type,
+        expires=True,
+        plane=service.plane,
+        match_all=True,
+        data=call.index._engine.schema(),
+    )
+    return pa.Table.from_batches(batches)
+
+
+def _delete(call: HttpCall, *, commit: bool = True) -> Body:
+    index, key = call.index, _key(call)
+    if key not in index.records:
+        raise RefusedError(404, f"there is no subscription with the key {call.path_key[:60]!r}")
+    staged = index.delete(key)
+    call.service.metrics.changes.labels("delete").inc()
+    return _changed(call, staged, commit=commit)
+
+
+def _changed(call: HttpCall, staged: int, *, commit: bool) -> Body:
+    found: dict[str, Any] = {"staged": staged, "committed": commit}
+    if commit:
+        found["changes"] = call.index.consolidate()._asdict()
+    return found
+
+
+# -- the service -------------------------------------------------------------------------------------------------------
+
+
+def _health(_: HttpCall) -> Body:
+    return {"status": "alive"}
+
+
+def _ready(call: HttpCall) -> Answer:
+    is_ready = call.service.is_ready
+    return Answer(write_json({"status": "ready" if is_ready else "not ready"}), 200 if is_ready else 503)
+
+
+def _action(name: str, *, has_body: bool = False) -> Route:
+    found = ACTIONS[name]
+    return Route(name, found.role, found.description, found.perform, has_body=has_body, is_action=True)
+
+
+#: By path and method
+ROUTES: dict[str, dict[str, Route]] = {
+    "/match": {"POST": Route("match", "read", "The keys of a message.", _match, has_body=True, is_direct=True)},
+    "/count": {"POST": Route("match_counts", "read", "How many keys a message has.", _count, has_body=True)},
+    "/exists": {"POST": Route("match_exists", "read", "Whether a message has keys.", _exists, has_body=True)},
+    "/explain": {"POST": _action("explain", has_body=True)},
+    "/subscriptions/{key}": {
+        "GET": Route("get", "read", "The subscription of a key.", _get),
+        "PUT": Route("put", "write", "Store a subscription.", _put, has_body=True, takes_any=True),
+        "DELETE": Route("delete", "write", "Remove the subscription of a key.", _delete),
+    },
+    "/consolidate": {"POST": _action("consolidate", has_body=True)},
+    "/stats": {"GET": _action("stats")},
+    "/info": {"GET": _action("info")},
+    "/sessions": {"GET": _action("sessions")},
+    "/calls": {"GET": _action("calls")},
+    "/healthz": {"GET": Route("health", None, "Whether the service is alive.", _health, is_action=True)},
+    "/readyz": {"GET": Route("ready", None, "Whether the service takes calls.", _ready, is_action=True)},
+}

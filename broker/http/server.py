@@ -1,0 +1,150 @@
+"""The server of HTTP: where it listens, the connections, and their end; what they ask for, `App` answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import ssl
+import threading
+from typing import TYPE_CHECKING
+
+from tagmatch.broker.access import FIRST_S
+from tagmatch.broker.http.app import App
+from tagmatch.broker.wire import in_url
+from tagmatch.model.errors import TagMatchError
+
+try:
+    import uvloop
+    from uvicorn.config import Config
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    from uvicorn.server import ServerState
+except ImportError:
+    raise TagMatchError(
+        "HTTP needs uvicorn, httptools and uvloop; install them with: pip install 'tagmatch[serve]'"
+    ) from None
+
+if TYPE_CHECKING:
+    from tagmatch.broker.service import Service
+
+# Seconds for which a connection may be without requests
+_IDLE_S = 75.0
+_BACKLOG = 512
+
+
+class _Protocol(HttpToolsProtocol):
+    """A connection: one beyond those that there may be is closed, and one that is silent where headers are due."""
+
+    _due: asyncio.TimerHandle | None = None
+    most: int
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) >= self.most:
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._have_come()
+        if self.transport is not None:
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.parser is not None:
+            super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        if self._due is None:
+            self._await_headers()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._have_come()
+        super().on_headers_complete()
+
+    def _await_headers(self) -> None:
+        self._due = self.loop.call_later(FIRST_S, self.transport.abort)
+
+    def _have_come(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+
+class HttpServer:
+    """Listens from its construction on, with an event loop in its own thread."""
+
+    def __init__(self, service: Service) -> None:
+        server = service.config.server
+        self._loop = uvloop.new_event_loop()
+        self.app = App(service, self._loop)
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)  # of strangers who speak no HTTP it says a line each
+        config = Config(
+            self.app,
+            http=_Protocol,
+            ws="websockets-sansio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=_IDLE_S,  # type: ignore[arg-type]
+            ws_max_size=server.max_message_bytes,
+        )
+        config.load()
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        _Protocol.most = 4 * server.max_connections
+        if files != resource.RLIM_INFINITY:
+            _Protocol.most = max(1, min(_Protocol.most, files // 4))  # gRPC and the index need files, too
+        self._state = ServerState()
+        address = server.host, service.config.http_port
+        context = _context(server.tls_cert, server.tls_key, server.client_ca)
+        try:
+            begun = self._loop.create_server(
+                lambda: _Protocol(config, self._state, {}, self._loop), *address, ssl=context, backlog=_BACKLOG
+            )
+            self._server = self._loop.run_until_complete(begun)
+        except (OSError, OverflowError) as error:
+            self._loop.close()
+            where = f"{address[0]}:{address[1]}"
+            reason = getattr(error, "strerror", None) or error
+            raise TagMatchError(f"{where}: cannot listen for HTTP: {reason}; see [http] port") from None
+        self.port = self._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        self.url = f"{'http' if context is None else 'https'}://{in_url(server.host)}:{self.port}"
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tagmatch-http-calls", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End all calls, and listen no more."""
+
+        async def end() -> None:
+            self._server.close()
+            for connection in [*self._state.connections]:
+                connection.transport.close()
+            tasks = [*self._state.tasks]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)
+
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self.app.close()
+        self._loop.close()
+
+
+def _context(cert: str | None, key: str | None, client_ca: str | None) -> ssl.SSLContext | None:
+    """What encrypts, with the files that gRPC has, too."""
+    if cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    if client_ca is not None:
+        context.load_verify_locations(client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
