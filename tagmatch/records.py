@@ -264,6 +264,46 @@ def every_record(snapshot: Snapshot) -> Iterator[Record[Any]]:
             yield record
 
 
+def records_after(snapshot: Snapshot, after: int | str | None, at_once: int) -> Iterator[Record[Any]]:
+    """The records of keys behind one, or of all, in the order of keys; of texts, that of their bytes in UTF-8."""
+    has_more = True
+    while has_more:
+        found: set[Any] = set()
+        ends: list[int | str] = []  # up to which keys of each segment are there that has more
+        for segment in snapshot.segments:
+            every, names = segment.keys.directory.keys, segment.keys.names
+            first = 0 if after is None else _place_behind(every, names, after)
+            last = min(first + at_once, len(every))
+            while first < last < len(every) and every[last] == every[last - 1]:
+                last += 1
+            some = _listed(keys_at(names, np.unique(every[first:last])))
+            found.update(some)
+            if last < len(every):
+                ends.append(some[-1])
+        has_more = bool(ends)
+        end = min(ends, key=_in_order, default=None)
+        keys = sorted((key for key in found if end is None or _in_order(key) <= _in_order(end)), key=_in_order)
+        if keys:
+            after, at_once = keys[-1], min(2 * at_once, _AT_ONCE)
+            asked = (
+                to_strings(pa.array(keys, pa.large_string())) if isinstance(after, str) else np.array(keys, np.uint64)
+            )
+            yield from (record for record in records_of(snapshot, asked) if record is not None)
+
+
+def _in_order(key: Any) -> Any:
+    return key.encode() if isinstance(key, str) else key
+
+
+def _place_behind(keys: Any, names: Strings | None, after: int | str) -> int:
+    if isinstance(after, int):
+        return int(np.searchsorted(keys, np.uint64(after), side="right"))
+    assert names is not None
+    ends, text, name = names.offsets, names.data, after.encode()
+    number = bisect_right(range(len(ends) - 1), name, key=lambda at: bytes(text[ends[at] : ends[at + 1]]))
+    return int(np.searchsorted(keys, number))
+
+
 def listed_keys(snapshot: Snapshot) -> Iterator[Any]:
     """All keys, each once."""
     for keys in every_key(snapshot):

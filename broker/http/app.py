@@ -19,6 +19,7 @@ from tagmatch.broker.http.bodies import (
 )
 from tagmatch.broker.http.call import HttpCall, Receive, Send
 from tagmatch.broker.http.routes import ROUTES, Route
+from tagmatch.broker.http.streams import Sender, form_of, form_wanted, rows_in
 from tagmatch.broker.wire import MAX_JSON, GoneError, read_json, write_json
 
 if TYPE_CHECKING:
@@ -40,17 +41,19 @@ class App:
             return
         call = HttpCall(self, scope, receive, send)
         try:
-            answer = await self._answered(call)
+            answer = await self._answered(call) or Answer(b"")
         except (GoneError, asyncio.CancelledError):
             return
         except Exception as error:
             answer = problem_of(error)
+        if call.has_begun:  # uvicorn cuts the connection if the answer is not whole
+            return
         try:
             await call.send(answer)
         except TimeoutError:
             call.ended.set()
 
-    async def _answered(self, call: HttpCall) -> Answer:
+    async def _answered(self, call: HttpCall) -> Answer | None:
         found, route = _looked_up(call)
         name = "unknown" if route is None else route.name
         is_action = route is not None and (route.is_action or route.role is None)
@@ -58,13 +61,16 @@ class App:
             if route is None:
                 raise _unknown(call, found)
             with self.service.counted(call, route.role, name):
-                if route.role is not None:
+                if route.role is not None and route.rows is None:
                     self.service.limits.admit(call.user.name, 1)
                 return await self._performed(call, route)
 
-    async def _performed(self, call: HttpCall, route: Route) -> Answer:
+    async def _performed(self, call: HttpCall, route: Route) -> Answer | None:
         query = call.scope["query_string"]
         given = query_options(route.perform, query, route.name) if query else {}
+        if route.rows is not None:
+            await self.loop.run_in_executor(self.threads, self._stream, call, route, given)
+            return None
         if route.has_body:
             body = await call.whole(MAX_JSON)
             given = with_options(read_json(body, "the body"), given, route.name) if body else given
@@ -77,6 +83,25 @@ class App:
         else:
             found = await self.loop.run_in_executor(self.threads, lambda: route.perform(call, **given))
         return found if isinstance(found, Answer) else Answer(write_json(found))
+
+    def _stream(self, call: HttpCall, route: Route, given: dict[str, Any]) -> None:
+        """Answer rows of the body, as they come, in a thread that may wait."""
+        gives_rows = route.rows == "messages"
+        call.form = form_wanted(call.header("accept"), form_of(call.header("content-type"))) if gives_rows else "json"
+        sender = Sender(call, call.form)
+        try:
+            rows = rows_in(call, are_messages=gives_rows, match_all=given.get("match_all") is True)
+            for part in route.perform(call, rows, **given):
+                sender.write(part)
+            if call.answers is not None:
+                sender.write(call.answers.end())
+            sender.end()
+        except GoneError:
+            raise
+        except Exception as error:
+            if sender.has_begun:
+                sender.fail(error)
+            raise
 
     def close(self) -> None:
         """Take no more work."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tagmatch.broker.access import FIRST_S, UNREAD_S, Call, Outgoing, token_in
 from tagmatch.broker.http.bodies import Answer, Headers, RefusedError
+from tagmatch.broker.http.streams import Answers, Form
 from tagmatch.broker.wire import GoneError, write_json
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ class HttpCall(Call):
         super().__init__(f"{host}:{port}", token_in(self.headers.get(b"authorization", b"").decode("latin-1")))
         self.app, self.scope, self._receive, self._send = app, scope, receive, send
         self.path_key = ""  # What stands in the place of `{key}` in the path
+        self.has_begun = False  # Whether an answer goes to the client
+        self.form: Form = "json"  # Of answers that are rows
+        self.answers: Answers | None = None
 
     def begin(self, act: Callable[[], None]) -> None:
         """Call `act` in another thread."""
@@ -35,7 +39,25 @@ class HttpCall(Call):
 
     def outgoing(self, schema: pa.Schema) -> Outgoing:
         """What makes answers of batches with this schema."""
-        raise NotImplementedError
+        self.answers = Answers(self.form, schema)
+        return self.answers
+
+    def header(self, name: str) -> str:
+        """A header, empty if it is not there."""
+        return self.headers.get(name.encode(), b"").decode("latin-1")
+
+    def watch(self) -> None:
+        """See from now on, when all of the body has come, whether the client goes."""
+
+        async def wait() -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            self.ended.set()
+
+        def begin() -> None:
+            self._watching = self.app.loop.create_task(wait())
+
+        self.app.loop.call_soon_threadsafe(begin)
 
     def result(self, found: Mapping[str, Any]) -> bytes:
         """An object as the only answer."""
@@ -69,6 +91,12 @@ class HttpCall(Call):
             raise RefusedError(413, f"the body must have at most {most:,} bytes")
         return b"".join(parts)
 
+    async def send_some(self, headers: Headers, data: bytes, *, has_more: bool) -> None:
+        """Send a part of an answer, the first one with its headers."""
+        if headers:
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": data, "more_body": has_more})
+
     async def send(self, answer: Answer) -> None:
         """Send a whole answer; a client that does not read it is gone."""
         headers: Headers = [
@@ -76,6 +104,7 @@ class HttpCall(Call):
             (b"content-length", b"%d" % len(answer.body)),
             *answer.headers,
         ]
+        self.has_begun = True
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
         async with asyncio.timeout(UNREAD_S):
             await self._send({"type": "http.response.body", "body": answer.body})

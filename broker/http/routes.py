@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from tagmatch.broker.answers import ACTIONS
+from tagmatch.broker.access import Incoming
+from tagmatch.broker.answers import ACTIONS, PUTS, Matching, MatchingBest
 from tagmatch.broker.config import Role
 from tagmatch.broker.http.bodies import Answer, RefusedError, key_in
 from tagmatch.broker.http.call import HttpCall
+from tagmatch.broker.http.streams import ROW_FIELDS
 from tagmatch.broker.wire import area_of, record_to_json, write_json
 from tagmatch.files.rows import read_sets
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.input.places import area_from
+from tagmatch.model.options import Wanted
+from tagmatch.records import records_after
 
 Body = Mapping[str, Any]
 
@@ -32,6 +36,8 @@ class Route(NamedTuple):
     is_action: bool = False  # Whether it is answered while the service drains, and administrators have room for it
     is_direct: bool = False  # Whether `perform` is a coroutine, which takes no time of the loop to speak of
     takes_any: bool = False  # Whether `perform` checks its options itself
+    # What rows of the body are: `perform(call, incoming, **options)` gives what goes back as they come
+    rows: Literal["messages", "subscriptions"] | None = None
 
 
 def _within(given: object) -> Any:
@@ -109,6 +115,27 @@ def _exists(
     }
 
 
+def _match_many(
+    call: HttpCall,
+    incoming: Incoming,
+    *,
+    unique: bool = False,
+    channel: str | None = None,
+    columns: list[Any] | None = None,
+    only: str | None = None,
+    limit: int | None = None,
+    order_by: str | None = None,
+    score: str | None = None,
+) -> Iterator[bytes]:
+    """The keys of each message."""
+    more: dict[str, Any] = {"channel": channel, "only": only, "coalesce": True}
+    if limit is None and order_by is None and score is None:
+        return iter(Matching(call, incoming, Wanted.keys, unique=unique, columns=columns, **more))
+    if unique or columns is not None:
+        raise InvalidValueError("limit, order_by and score go without unique and columns")
+    return iter(MatchingBest(call, incoming, limit=limit or 0, order_by=order_by, score=score, **more))
+
+
 # -- subscriptions -----------------------------------------------------------------------------------------------------
 
 
@@ -121,9 +148,6 @@ def _get(call: HttpCall) -> Answer:
     if found is None:
         raise RefusedError(404, f"there is no subscription with the key {call.path_key[:60]!r}")
     return Answer(write_json(record_to_json(found)))
-
-
-_ROW = ("tags", "where", "constraints", "area", "expires")
 
 
 def _put(call: HttpCall, *, commit: bool = True, **given: Any) -> Body:
@@ -151,9 +175,37 @@ def _rows_of(given: dict[str, Any]) -> list[dict[str, Any]]:
     if alternatives is not None and given:
         raise InvalidValueError(f"{min(given)[:60]!r} stands beside alternatives; put it into each of them")
     for row in rows:
-        if unknown := sorted(row.keys() - {*_ROW}):
+        if unknown := sorted(row.keys() - {*ROW_FIELDS}):
             raise InvalidValueError(f"a subscription has no field {unknown[0][:60]!r}; data goes into the object data")
     return [{**row, **typed} for row in rows]
+
+
+def _put_many(call: HttpCall, incoming: Incoming, *, commit: bool = True, match_all: bool = False) -> Iterator[bytes]:
+    _, put = PUTS["put"]
+    return iter(put(call, incoming, commit=commit, match_all=match_all))
+
+
+# Records of a page, and seconds for which records are looked at for one
+_MOST_LISTED, _LOOKING_S = 1000, 0.5
+
+
+def _list(
+    call: HttpCall, *, after: str | None = None, limit: int = 100, tag: str | None = None, text: str | None = None
+) -> Body:
+    """Records behind a key, in the order of keys; `next` says whether more come, also of few."""
+    if not 1 <= limit <= _MOST_LISTED:
+        raise InvalidValueError(f"limit must be from 1 to {_MOST_LISTED}, not {limit}")
+    begin = None if after is None else key_in(after, call.service.key_type)
+    found: list[Body] = []
+    wanted, until = None if text is None else text.casefold(), time.monotonic() + _LOOKING_S
+    for record in records_after(call.index.snapshot, begin, limit):
+        if tag is None or any(tag in each.tags for each in record.alternatives):
+            given = record_to_json(record)
+            if wanted is None or wanted in json.dumps(given, ensure_ascii=False).casefold():
+                found.append(given)
+        if len(found) == limit or time.monotonic() > until:
+            return {"subscriptions": found, "next": record.key}
+    return {"subscriptions": found, "next": None}
 
 
 def _table(call: HttpCall, rows: list[dict[str, Any]]) -> pa.Table:
@@ -209,7 +261,12 @@ ROUTES: dict[str, dict[str, Route]] = {
     "/match": {"POST": Route("match", "read", "The keys of a message.", _match, has_body=True, is_direct=True)},
     "/count": {"POST": Route("match_counts", "read", "How many keys a message has.", _count, has_body=True)},
     "/exists": {"POST": Route("match_exists", "read", "Whether a message has keys.", _exists, has_body=True)},
+    "/match_many": {"POST": Route("match", "read", "The keys of each of many messages.", _match_many, rows="messages")},
     "/explain": {"POST": _action("explain", has_body=True)},
+    "/subscriptions": {
+        "GET": Route("get", "read", "Subscriptions, page by page.", _list),
+        "POST": Route("put", "write", "Store many subscriptions.", _put_many, rows="subscriptions"),
+    },
     "/subscriptions/{key}": {
         "GET": Route("get", "read", "The subscription of a key.", _get),
         "PUT": Route("put", "write", "Store a subscription.", _put, has_body=True, takes_any=True),

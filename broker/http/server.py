@@ -79,7 +79,7 @@ class HttpServer:
         server = service.config.server
         self._loop = uvloop.new_event_loop()
         self.app = App(service, self._loop)
-        logging.getLogger("uvicorn").setLevel(logging.ERROR)  # of strangers who speak no HTTP it says a line each
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the service logs what its calls come to
         config = Config(
             self.app,
             http=_Protocol,

@@ -71,6 +71,17 @@ def header_of(header: bytes) -> list[Shape] | DictionaryBatch | RowBatch:
         raise InvalidValueError("the header of an Arrow message is damaged") from None
 
 
+def body_length(header: bytes) -> int:
+    """How many bytes come behind the header of a message."""
+    try:
+        found = _Table(header, _U32.unpack_from(header, 0)[0]).number(3, _I64)
+    except struct.error:
+        raise InvalidValueError("the header of an Arrow message is damaged") from None
+    if found < 0:
+        raise InvalidValueError("the header of an Arrow message is damaged")
+    return found
+
+
 def _read(header: bytes) -> list[Shape] | DictionaryBatch | RowBatch:
     message = _Table(header, _U32.unpack_from(header, 0)[0])
     version, kind, content = message.number(0, _I16), message.number(1, _U8), message.table(2)

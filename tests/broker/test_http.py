@@ -1,16 +1,22 @@
 """Calls over HTTP are answered as those of Python are, with the same rights and the same errors."""
 
 import contextlib
+import gzip
 import http.client
 import json
+import random
+import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from support.service import USERS, config, value
 
 from tagmatch import Circle, TagMatch
 from tagmatch.broker.service import Service, serving
+from tagmatch.records import records_after
 
 
 class Http:
@@ -29,15 +35,8 @@ class Http:
         self.connection.request(method, path, text, given)
         answer = self.connection.getresponse()
         data, kind = answer.read(), answer.headers.get("content-type", "")
-        return (
-            answer.status,
-            dict(
-                answer.headers.lower_items()
-                if hasattr(answer.headers, "lower_items")
-                else [(n.lower(), v) for n, v in answer.headers.items()]
-            ),
-            (json.loads(data) if "json" in kind and "ndjson" not in kind and data else data),
-        )
+        found = json.loads(data) if kind in ("application/json", "application/problem+json") and data else data
+        return answer.status, {name.lower(): value for name, value in answer.headers.items()}, found
 
     def close(self) -> None:
         self.connection.close()
@@ -175,3 +174,158 @@ def test_keys_that_are_strings():
         assert client.ask("POST", "/match", {"tags": ["cat"]})[2] == {"keys": ["a/b é"]}
         assert client.ask("GET", "/subscriptions/a%2Fb%20%C3%A9")[2]["key"] == "a/b é"
         assert client.ask("GET", "/subscriptions/%FF")[0] == 400
+
+
+# -- many --------------------------------------------------------------------------------------------------------------
+
+NDJSON, ARROW = "application/x-ndjson", "application/vnd.apache.arrow.stream"
+
+
+def packed_by(codec: str, data: bytes) -> bytes:
+    return gzip.compress(data) if codec == "gzip" else pa.compress(data, "zstd", asbytes=True)
+
+
+def unpacked_by(codec: str, data: bytes) -> bytes:
+    return pa.CompressedInputStream(pa.BufferReader(data), codec).read()
+
+
+def lines(rows: list[Any]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def stream(table: pa.Table, rows: int = 2) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, rows)
+    return sink.getvalue().to_pybytes()
+
+
+ROWS = [{"key": key, "tags": [f"t{key % 7}"], "where": f"price < {key}", "size": key} for key in range(1, 50)]
+MESSAGES: list[dict[str, Any]] = [
+    {"tags": [f"t{number % 7}", "x"], "attributes": {"price": float(number)}} for number in range(40)
+]
+
+
+@pytest.fixture(scope="module")
+def many():
+    with served() as (service, client):
+        assert client.ask("POST", "/subscriptions", lines(ROWS), Content_Type=NDJSON)[2]["changes"]["added"] == 49
+        yield service, client
+
+
+def test_many_messages_have_the_answers_of_python_in_every_form(many):
+    service, client = many
+    right = [sorted(service.index.match(each["tags"], each["attributes"])) for each in MESSAGES]
+    assert sum(map(len, right)) > 50
+    for codec in (None, "gzip", "zstd"):
+        packed = (lambda data: data) if codec is None else partial(packed_by, codec)
+        headers = {} if codec is None else {"Content_Encoding": codec, "Accept_Encoding": codec}
+        status, found, data = client.ask("POST", "/match_many", packed(lines(MESSAGES)), Content_Type=NDJSON, **headers)
+        assert (status, found.get("content-encoding")) == (200, codec)
+        data = data if codec is None else unpacked_by(codec, data)
+        assert [sorted(json.loads(line)["keys"]) for line in data.splitlines()] == right
+    _, _, found = client.ask("POST", "/match_many", MESSAGES)
+    assert [sorted(each["keys"]) for each in found] == right
+    table = pa.table(
+        {"tags": [each["tags"] for each in MESSAGES], "price": [each["attributes"]["price"] for each in MESSAGES]}
+    )
+    _, _, data = client.ask("POST", "/match_many?unique=true", stream(table), Content_Type=ARROW)
+    assert pa.ipc.open_stream(data).read_all()["keys"].to_pylist() == right
+    _, _, found = client.ask(
+        "POST", "/match_many?columns=size", stream(table), Content_Type=ARROW, Accept="application/json"
+    )
+    assert [sorted(each["size"] for each in row["keys"]) for row in found] == right
+    _, _, found = client.ask("POST", "/match_many?limit=2&order_by=size", MESSAGES)
+    assert [len(each["keys"]) for each in found] == [min(len(keys), 2) for keys in right]
+    for body, kind in ((b"", NDJSON), (b"[]", "application/json"), (stream(table[:0]), ARROW)):
+        assert client.ask("POST", "/match_many", body, Content_Type=kind)[0] == (200 if kind == ARROW else 400)
+
+
+def test_ids_come_back(many):
+    _, client = many
+    for ids in ([1, None, 2], ["a", None, "b"]):
+        given = [{"id": each, "tags": []} for each in ids]
+        assert [each.get("id") for each in client.ask("POST", "/match_many", given)[2]] == ids
+
+
+def test_answers_come_while_messages_are_still_sent(many):
+    service, _ = many
+    with socket.create_connection(("127.0.0.1", service.http.port)) as raw, raw.makefile("rb") as answers:
+        raw.sendall(b"POST /match_many HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n")
+        raw.sendall(f"Content-Type: {NDJSON}\r\n\r\n".encode())
+        for number in range(3):
+            data = lines([{"tags": ["t1", str(number)], "attributes": {"price": 0}}])
+            raw.sendall(b"%x\r\n%s\r\n" % (len(data), data))
+            while (line := answers.readline()) and not line.startswith(b"{"):
+                pass
+            assert len(json.loads(line)["keys"]) == 7
+        data = b'{"tags": [7]}\n'
+        raw.sendall(b"%x\r\n%s\r\n" % (len(data), data))
+        rest = answers.read()
+        assert b'"detail": "the body: line 4' in rest
+        assert not rest.endswith(b"0\r\n\r\n")
+
+
+def test_bodies_that_cannot_be_used(many):
+    _, client = many
+    for path, body, kind, detail in [
+        ("/match_many", b'{"tags": 1}\n', NDJSON, "column 'tags'"),
+        ("/match_many", b"{}", "application/json", "must be a list"),
+        ("/match_many", b"x", "text/csv", "must be application/json"),
+        ("/match_many", b"ARROW1\0\0", ARROW, "no stream of Arrow IPC"),
+        ("/match_many", stream(pa.table({"tags": [["a"]]}))[:-30], ARROW, "ends"),
+        ("/subscriptions", [{"key": 1, "tagss": ["a"]}], "application/json", "'tagss'"),
+        ("/subscriptions", [{"key": -1, "tags": ["a"]}], "application/json", "key"),
+        ("/subscriptions", [{"tags": ["a"]}], "application/json", "key"),
+        ("/subscriptions?how=1", [], "application/json", "no option 'how'"),
+    ]:
+        status, _, problem = client.ask("POST", path, body, Content_Type=kind)
+        assert 400 <= status < 500, problem
+        assert detail in problem["detail"]
+    with pytest.raises(http.client.IncompleteRead) as cut:  # the first has been answered
+        client.ask("POST", "/match_many", b'{"tags": []}\n' + b"\n" * (1 << 20) + b"{", Content_Type=NDJSON)
+    answer, error = map(json.loads, cut.value.partial.splitlines())
+    assert answer == {"keys": []}
+    assert error["error"]["status"] == 400
+    client.close()
+    for codec in ("gzip", "zstd"):
+        bomb = packed_by(codec, b" " * (100 << 20))
+        assert client.ask("POST", "/match_many", bomb, Content_Encoding=codec, Content_Type=NDJSON)[0] == 413
+        assert client.ask("POST", "/match_many", b"no", Content_Encoding=codec)[0] == 400
+    assert client.ask("POST", "/match_many", b"", Content_Encoding="br")[0] == 415
+
+
+def test_pages(many):
+    _, client = many
+    found, after = [], ""
+    while after is not None:
+        _, _, page = client.ask("GET", f"/subscriptions?limit=10{after and f'&after={after}'}")
+        assert len(page["subscriptions"]) <= 10
+        found += page["subscriptions"]
+        after = page["next"]
+    assert [each["key"] for each in found] == list(range(1, 50))
+    assert found[6] == client.ask("GET", "/subscriptions/7")[2]
+    tagged = client.ask("GET", "/subscriptions?tag=t3")[2]["subscriptions"]
+    assert [each["key"] for each in tagged] == [key for key in range(1, 50) if key % 7 == 3]
+    assert client.ask("GET", "/subscriptions?text=PRICE%20%3C%2041")[2]["subscriptions"][0]["key"] == 41
+    assert client.ask("GET", "/subscriptions?limit=0")[0] == client.ask("GET", "/subscriptions?after=x")[0] == 400
+
+
+@pytest.mark.parametrize("key_type", ["integer", "string"])
+def test_pages_of_several_segments_list_each_key_once_in_order(key_type):
+    numbers = random.Random(7)
+    with TagMatch(threads=1, device="cpu", key_type=key_type) as index:
+        for _ in range(4):
+            keys = [numbers.randrange(200) * 2**57 for _ in range(60)]
+            named = [f"é{key}" if key % 3 else f"{key}" for key in keys] if key_type == "string" else keys
+            index.put_many(pa.table({"key": named, "tags": [[f"t{key % 5}"] for key in keys]}))
+            for key in named[::4]:
+                index.delete(key)
+            index.consolidate()
+        every = sorted(index.records, key=lambda key: key.encode() if isinstance(key, str) else key)
+        assert len(index.snapshot.segments) > 1
+        for at_once in (1, 3, 1000):
+            assert [each.key for each in records_after(index.snapshot, None, at_once)] == every
+        for after in (every[0], every[20], every[-1]):
+            found = [each.key for each in records_after(index.snapshot, after, 5)]
+            assert found == every[every.index(after) + 1 :]

@@ -1,0 +1,396 @@
+"""Rows in the bodies of requests and of answers: JSON, JSON Lines and Arrow IPC, perhaps compressed, as they come.
+
+All of it is bounded, also what it becomes: a part that is read, a line, a message of Arrow, and what waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from tagmatch.broker.access import UNREAD_S, Incoming
+from tagmatch.broker.http.bodies import RefusedError, problem_of
+from tagmatch.broker.wire import GoneError
+from tagmatch.files.columns import OtherColumns
+from tagmatch.files.formats import Read
+from tagmatch.files.ipc import IpcReader
+from tagmatch.files.ipc_messages import body_length
+from tagmatch.files.json import object_lines, read_json
+from tagmatch.files.rows import read_queries, read_sets
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.input.messages import ID
+from tagmatch.model.names import near_match
+
+if TYPE_CHECKING:
+    from tagmatch.broker.http.call import HttpCall
+
+Form = Literal["json", "lines", "arrow"]
+KINDS: dict[str, Form] = {
+    "application/json": "json",
+    "application/x-ndjson": "lines",
+    "application/jsonl": "lines",
+    "application/vnd.apache.arrow.stream": "arrow",
+}
+NAMES: dict[Form, bytes] = {
+    "json": b"application/json",
+    "lines": b"application/x-ndjson",
+    "arrow": b"application/vnd.apache.arrow.stream",
+}
+CODECS = ("zstd", "gzip")
+#: What a subscription has, besides data
+ROW_FIELDS = ("key", "tags", "where", "constraints", "area", "expires")
+# Bytes that are read at once, after decompression, and of the header of a message of Arrow
+_PART, _HEADER = 1 << 20, 4 << 20
+_CONTINUED, _END = b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def form_of(given: str) -> Form:
+    """The form that a header `content-type` names; without one it is JSON."""
+    kind = given.partition(";")[0].strip().lower()
+    if not kind:
+        return "json"
+    if kind not in KINDS:
+        raise RefusedError(415, f"the body must be {', '.join(KINDS)}, not {kind[:60]!r}: give its Content-Type")
+    return KINDS[kind]
+
+
+def form_wanted(accept: str, otherwise: Form) -> Form:
+    """The first known form in a header `accept`, or that of the body."""
+    kinds = (each.partition(";")[0].strip().lower() for each in accept.split(","))
+    return next((KINDS[kind] for kind in kinds if kind in KINDS), otherwise)
+
+
+def codec_wanted(accept: str) -> str | None:
+    """The codec for an answer that a client takes."""
+    taken = {
+        each.partition(";")[0].strip().lower() for each in accept.split(",") if ";q=0" not in each.replace(" ", "")
+    }
+    return next((codec for codec in CODECS if codec in taken), None)
+
+
+# -- what comes --------------------------------------------------------------------------------------------------------
+
+
+class _Body(io.RawIOBase):
+    """The body of a request as a file, for a thread that may wait."""
+
+    def __init__(self, call: HttpCall) -> None:
+        self._call, self._left, self._has_more = call, memoryview(b""), True
+
+    def readable(self) -> bool:
+        return True
+
+    def some(self, size: int) -> bytes:
+        """At most so many bytes: what is there, and waits only if there is nothing."""
+        while not self._left and self._has_more:
+            asked = asyncio.run_coroutine_threadsafe(self._call.some(), self._call.app.loop)
+            part, self._has_more = asked.result()
+            self._left = memoryview(part)
+            if not self._has_more:
+                self._call.watch()
+        found, self._left = self._left[:size], self._left[size:]
+        return bytes(found)
+
+    def readinto(self, buffer: Any) -> int:
+        found = self.some(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+
+def reader_of(call: HttpCall) -> Read:
+    """What reads a body, decompressed, some at a time."""
+    codec = call.header("content-encoding").strip().lower()
+    body = _Body(call)
+    if codec in ("", "identity"):
+        return lambda size: body.some(min(size, _PART))
+    if codec not in CODECS:
+        raise RefusedError(415, f"Content-Encoding must be {' or '.join(CODECS)}, not {codec[:60]!r}")
+    stream = pa.CompressedInputStream(pa.PythonFile(body, "r"), codec)
+
+    def read(size: int) -> bytes:
+        try:
+            found: bytes = stream.read(min(size, _PART))
+        except OSError as error:
+            if error.errno is None:
+                raise InvalidValueError(f"the body is no {codec}: {str(error)[:200]}") from None
+            raise
+        return found
+
+    return read
+
+
+def whole_of(read: Read, most: int) -> bytes:
+    """All that is read, which has no more than so many bytes."""
+    parts, length = list[bytes](), 0
+    while part := read(_PART):
+        parts.append(part)
+        length += len(part)
+        if length > most:
+            raise RefusedError(413, f"the body must have at most {most:,} bytes; send JSON Lines, which may have more")
+    return b"".join(parts)
+
+
+def _bounded_lines(read: Read, most: int) -> Read:
+    """The same, if no line has more than so many bytes."""
+    length = 0
+
+    def checked(size: int) -> bytes:
+        nonlocal length
+        found = read(size)
+        end = found.rfind(b"\n")
+        length = length + len(found) if end < 0 else len(found) - end
+        if length > most:
+            raise RefusedError(413, f"a line must have at most {most:,} bytes")
+        return found
+
+    return checked
+
+
+def _lines_of_list(data: bytes) -> bytes:
+    """JSON Lines of a list of objects, as which they are read."""
+    found = read_json(data, "the body")
+    if not isinstance(found, list):
+        raise InvalidTypeError(f"the body must be a list of JSON objects, not {type(found).__name__}")
+    return "".join(f"{json.dumps(each)}\n" for each in found).encode()
+
+
+class _Rows:
+    """Batches as JSON has them: the columns of the first are those of all."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], most_rows: int) -> None:
+        self._batches, self._most = batches, most_rows
+        self._first: pa.RecordBatch | None = None
+        self._has_ids = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of columns; waits for them."""
+        if self._first is None:
+            self._first = next(self._batches, None)
+        if self._first is None:
+            raise InvalidValueError("the body has no rows")
+        return self._plain(self._first).schema
+
+    def _plain(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows without their numbers, and without ids if the first ones have none."""
+        if "row" in batch.schema.names:
+            batch = batch.drop_columns(["row"])
+            if self._first is batch or (self._first is not None and self._first[ID].null_count == len(self._first)):
+                return batch.drop_columns([ID])
+        return batch
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        kind = self.schema
+        for batch in chain([self._first], self._batches):
+            assert batch is not None
+            plain = self._plain(batch)
+            if ID in kind.names and plain[ID].type != kind.field(ID).type:
+                place = plain.schema.get_field_index(ID)
+                plain = plain.set_column(place, ID, plain[ID].cast(kind.field(ID).type))
+            for first in range(0, len(plain), self._most):
+                yield plain.slice(first, self._most)
+
+
+class _ArrowRows:
+    """Batches of a stream of Arrow IPC, message by message."""
+
+    def __init__(self, read: Read, call: HttpCall) -> None:
+        server = call.service.config.server
+        self._read, self._most = read, server.max_message_bytes
+        self._reader = IpcReader(most_bytes=self._most, most_rows=server.max_batch_rows)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of columns; waits for them."""
+        while self._reader.schema is None:
+            if self._next() is None:
+                raise InvalidValueError("the body ends before the schema of its Arrow data")
+        return self._reader.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while (found := self._next()) is not None:
+            if isinstance(found, pa.RecordBatch):
+                yield found
+
+    def _next(self) -> pa.RecordBatch | bool | None:
+        """The next batch, or whether there was another message; `None` at the end."""
+        begin = self._exactly(8, may_end=True)
+        if not begin or begin == _END:
+            while self._read(_PART):
+                pass
+            return None
+        length = int.from_bytes(begin[4:], "little")
+        if begin[:4] != _CONTINUED or length > _HEADER:
+            raise InvalidValueError("the body is no stream of Arrow IPC")
+        header = self._exactly(length)
+        size = body_length(header)
+        if size > self._most + _HEADER:
+            raise RefusedError(413, f"a message of Arrow must have at most {self._most:,} bytes, not {size:,}")
+        return self._reader.feed(header, self._exactly(size)) or True
+
+    def _exactly(self, size: int, *, may_end: bool = False) -> bytes:
+        if not size:
+            return b""
+        part = self._read(size)
+        if len(part) == size or (may_end and not part):
+            return part
+        parts, got = [part], len(part)
+        while got < size:
+            if not (part := self._read(size - got)):
+                raise InvalidValueError("the body ends within a message of Arrow")
+            parts.append(part)
+            got += len(part)
+        return b"".join(parts)
+
+
+def _known(batches: Iterator[pa.RecordBatch], others: OtherColumns, known: list[str]) -> Iterator[pa.RecordBatch]:
+    """The same batches, if they have no field that has no meaning."""
+    for batch in batches:
+        for name in others.seen:
+            raise InvalidValueError(f"a subscription has no field {name[:60]!r}{near_match(name[:60], known)}")
+        yield batch
+
+
+def rows_in(call: HttpCall, *, are_messages: bool, match_all: bool = False) -> Incoming:
+    """The rows of a body: messages, or subscriptions."""
+    server, read, form = call.service.config.server, reader_of(call), form_of(call.header("content-type"))
+    if form == "arrow":
+        return _ArrowRows(read, call)
+    if form == "json":
+        parts = [_lines_of_list(whole_of(read, server.max_message_bytes))]
+        read = lambda _: parts.pop() if parts else b""  # noqa: E731
+    lines, plane = _bounded_lines(read, server.max_message_bytes), call.service.plane
+    if are_messages:
+        batches = read_queries(lines, plane=plane)
+    else:
+        data = call.index._engine.schema()
+        known = [*ROW_FIELDS, *data]
+        others = OtherColumns(known)
+        options: dict[str, Any] = {"plane": plane, "data": data, "match_all": match_all, "others": others}
+        batches = _known(read_sets(lines, key_type=call.service.key_type, expires=True, **options), others, known)
+    return _Rows(batches, server.max_batch_rows)
+
+
+# -- what goes ---------------------------------------------------------------------------------------------------------
+
+
+class Answers:
+    """Batches of answers in a form."""
+
+    def __init__(self, form: Form, schema: pa.Schema) -> None:
+        self._form, self._schema, self._is_first = form, schema, True
+
+    def begin(self) -> bytes:
+        """Nothing before the first answers, so that an error before them has a status of its own."""
+        return b""
+
+    def _beginning(self) -> bytes:
+        is_first, self._is_first = self._is_first, False
+        if self._form == "arrow":
+            return memoryview(self._schema.serialize()).tobytes() if is_first else b""
+        if self._form == "json":
+            return b"[" if is_first else b",\n"
+        return b""
+
+    def batch(self, batch: pa.RecordBatch, metadata: bytes = b"") -> Iterator[bytes]:
+        """A batch; with metadata, an error, its rows have no answers."""
+        if self._form == "arrow":
+            yield self._beginning() + memoryview(batch.serialize()).tobytes()
+            return
+        if not len(batch):
+            return
+        texts = _without_answers(batch, metadata) if metadata else bytes(object_lines(batch))
+        if self._form == "json":
+            texts = texts[:-1].replace(b"\n", b",\n")
+        yield self._beginning() + texts
+
+    def told(self, metadata: bytes) -> bytes:  # noqa: ARG002 - of Flight
+        """Nothing: an error is told by what ends the answer."""
+        return b""
+
+    def end(self) -> bytes:
+        """What comes last."""
+        if self._form == "lines":
+            return b""
+        begun = self._beginning() if self._is_first else b""
+        return begun + (_END if self._form == "arrow" else b"]\n")
+
+
+def _without_answers(batch: pa.RecordBatch, error: bytes) -> bytes:
+    rows = ({**row, "error": json.loads(error)} for row in batch.to_pylist())
+    return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+
+
+class _Sink(io.RawIOBase):
+    """Takes what a codec writes."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.parts.append(bytes(data))
+        return len(data)
+
+
+class Sender:
+    """Sends an answer part by part, from a thread that may wait; perhaps compressed."""
+
+    def __init__(self, call: HttpCall, form: Form) -> None:
+        self._call, self.form, self.has_begun = call, form, False
+        self._codec = codec_wanted(call.header("accept-encoding"))
+        self._sink, self._stream = _Sink(), None
+        if self._codec is not None:
+            self._stream = pa.CompressedOutputStream(pa.PythonFile(self._sink, "w"), self._codec)
+
+    def write(self, data: bytes) -> None:
+        """Send some; GoneError if the client does not read, or has gone."""
+        if not data:
+            return
+        if self._stream is not None:
+            self._stream.write(data)
+            self._stream.flush()
+            data = self._compressed()
+        self._send(data, has_more=True)
+
+    def end(self) -> None:
+        """Send that this was all."""
+        data = b""
+        if self._stream is not None:
+            self._stream.close()
+            data = self._compressed()
+        self._send(data, has_more=False)
+
+    def fail(self, error: BaseException) -> None:
+        """Write the error by which an answer ends that has begun, where it has lines; its connection is cut then."""
+        if self.form == "lines":
+            self.write(b'{"error":' + problem_of(error).body + b"}\n")
+
+    def _compressed(self) -> bytes:
+        data = b"".join(self._sink.parts)
+        self._sink.parts.clear()
+        return data
+
+    def _send(self, data: bytes, *, has_more: bool) -> None:
+        call = self._call
+        if call.ended.is_set():
+            raise GoneError
+        headers = [] if self.has_begun else [(b"content-type", NAMES[self.form]), (b"vary", b"accept, accept-encoding")]
+        if headers and self._codec is not None:
+            headers.append((b"content-encoding", self._codec.encode()))
+        self.has_begun = call.has_begun = True
+        sent = asyncio.run_coroutine_threadsafe(call.send_some(headers, data, has_more=has_more), call.app.loop)
+        try:
+            sent.result(UNREAD_S)
+        except TimeoutError:
+            sent.cancel()
+            call.ended.set()
+            raise GoneError from None
