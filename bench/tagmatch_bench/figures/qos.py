@@ -86,7 +86,7 @@ class Runs(ABC):
 
     seeds: Sequence[int]
     of_figure12: Mapping[str, float] = field(default_factory=lambda: OF_FIGURE12)
-    cores: Sequence[int] = CORES
+    more: Sequence[str] = ()  # brokers that are shown besides the paper's and EDF
     coarse: float = 0.92
     fine: float = 1.02
 
@@ -158,7 +158,7 @@ def _table2(runs: Runs, result: Result) -> None:
             "% of messages",
             log=False,
         )
-        for policy in THREE:
+        for policy in (*THREE, *runs.more):
             each_seed = runs.all(options, policy)
             add_failures(failed, {channel: (policy, channel) for channel in (*CHANNELS, _ALL)}, each_seed)
             for channel, name in enumerate(CHANNELS):
@@ -183,7 +183,7 @@ def _failures(
         if title == "Figure 10":
             panel.published += published.QOS_FIGURE10
         widest = 0.0
-        for policy in policies:
+        for policy in (*policies, *runs.more):
             for at in places:
                 each_seed = runs.all(replace(scenario(at), poisson=poisson), policy)
                 rows = {channel: (f"{policy}, {channel}", at) for channel in (*CHANNELS, _ALL)}
@@ -213,7 +213,7 @@ def _figure12(runs: Runs, result: Result) -> None:
         panels = {each: result.panel(titles[each], "cores", RATE, "lines", log_x=False) for each in titles}
         rates: dict[tuple[str, int], Mean] = {}
         for policy, shared in runs.of_figure12.items():
-            for cores in runs.cores:
+            for cores in CORES:
                 options = replace(SCENARIOS["table2"], poisson=poisson, cores=cores, shared=shared)
                 found = [_most(runs, options, policy, seed) for seed in runs.seeds]
                 for each_channel, panel in panels.items():
@@ -240,7 +240,7 @@ def _most(runs: Runs, options: QosOptions, policy: str, seed: int) -> dict[bool,
 
 
 def _targets(runs: Runs, result: Result, arrivals: str, rates: dict[tuple[str, int], Mean]) -> None:
-    last = runs.cores[-1]
+    last = CORES[-1]
     ahead = f"{{}} against {{}}, {last} cores"
     compared: list[tuple[str, tuple[str, int], tuple[str, int], Target | None]] = [
         (f"{EDF} against {IGNORANT}, 1 core", (EDF, 1), (IGNORANT, 1), _AHEAD_OF_IGNORANT),

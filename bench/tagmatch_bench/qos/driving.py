@@ -15,6 +15,7 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.parallel import join, start
+from tagmatch.pipeline.run.counts import CostModel
 from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, NewOrder, Order, Turn
 from tagmatch_bench.qos.kernels import DROPPED, LOST, Messages
 from tagmatch_bench.qos.matching import H_PHASE, UNIT_SECONDS, Matching, Message
@@ -65,15 +66,32 @@ class Broker:
     whole: bool = False  # whether a message is indivisible, one task
     # whether messages of all channels are as those of one: none goes before one that came earlier
     one_line: bool = False
+    # whether tasks' times are learned from tasks that ended, else each message is taken to need as long as any (§6.1)
+    learns: bool = True
 
 
-#: By the simulator's names, and `FIFO`, in which all workers take from one queue
+class Longest(CostModel):
+    """The published estimate: each message takes the longest time that was measured of its channel (§6.1)."""
+
+    def __init__(self, of_unit: float) -> None:
+        super().__init__()
+        self.each = of_unit
+
+    def learn(self, count: int, seconds: float) -> None:
+        """Nothing is learned."""
+
+    def doubt(self) -> None:
+        """Nothing is doubted."""
+
+
+#: By the simulator's names; further `FIFO`, in which all workers take from one queue, and learned estimates
 BROKERS: Mapping[str, Broker] = {
     "QoS-ignorant": Broker(partial(InTurn, ORDERS["fifo"]), whole=True),
     "FIFO": Broker(ORDERS["fifo"], whole=True),
-    "DFGS": Broker(partial(InTurn, ORDERS["dfgs"])),
-    "Smart Dispatch": Broker(ORDERS["dfgs"], whole=True, one_line=True),
-    "DFGS + Smart Dispatch": Broker(ORDERS["dfgs"]),
+    "DFGS": Broker(partial(InTurn, ORDERS["dfgs"]), learns=False),
+    "Smart Dispatch": Broker(ORDERS["dfgs"], whole=True, one_line=True, learns=False),
+    "DFGS + Smart Dispatch": Broker(ORDERS["dfgs"], learns=False),
+    "DFGS + Smart Dispatch, learned": Broker(ORDERS["dfgs"]),
     "EDF": Broker(ORDERS["edf"]),
 }
 
@@ -91,6 +109,7 @@ class Channels:
     flows: Sequence[Flow]
     matchings: Sequence[Matching]
     times: Sequence[Fraction]
+    longest: Sequence[float]  # seconds that a message takes at most, before that
 
 
 @dataclass(slots=True)
@@ -120,10 +139,16 @@ class Driven:
             matching.tasks(times, whole=broker.whole)
             for matching, times in zip(channels.matchings, channels.times, strict=True)
         ]
-        for of, tasks in zip(self._classes, self._tasks, strict=True):
-            for task in range(_TAUGHT):
-                _, units = tasks[task % len(tasks)]
-                of.cost.learn(units, units * UNIT_SECONDS)
+        if broker.learns:
+            for of, tasks in zip(self._classes, self._tasks, strict=True):
+                for task in range(_TAUGHT):
+                    _, units = tasks[task % len(tasks)]
+                    of.cost.learn(units, units * UNIT_SECONDS)
+        else:
+            own = zip(channels.longest, channels.times, self._tasks, strict=True)
+            of_unit = [float(seconds * times) / sum(units for _, units in tasks) for seconds, times, tasks in own]
+            for of, seconds in zip(classes, [max(of_unit)] * len(classes) if broker.one_line else of_unit, strict=True):
+                of.cost = Longest(seconds)
         self.order = broker.order(classes, workers, _LIMIT)
 
     def put(self, number: int, now: float) -> None:
