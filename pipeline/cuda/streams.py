@@ -118,12 +118,14 @@ class Stream:
 
     def flush(self) -> Any:
         """Give the driver all commands; returns Numba's stream, which later ones may use."""
-        words, self._words = self._words, []
-        if words:
-            error, function = give(np.array(words, np.uint64), _driver(), self._handle)
-            if error:
-                raise driver.CudaAPIError(int(error), f"Call to {_FUNCTIONS[function]} results in {_name(error)}")
+        if self._words:
+            check(*give(*self.taken()))
         return self._stream
+
+    def taken(self) -> tuple[U64Array, U64Array, np.uint64]:
+        """All commands, which are then forgotten, as `give` takes them, with the driver and the stream."""
+        words, self._words = np.array(self._words, np.uint64), []
+        return words, _driver(), self._handle
 
     def synchronize(self) -> None:
         """Wait until all that has come is done."""
@@ -137,6 +139,12 @@ class Stream:
         if size:
             self._words += (command, to, size, source, size)
             self._kept.append(kept)
+
+
+def check(error: int, function: int) -> None:
+    """Raise CudaAPIError if `give` returned one."""
+    if error:
+        raise driver.CudaAPIError(int(error), f"Call to {_FUNCTIONS[function]} results in {_name(error)}")
 
 
 class SimulatedStream:

@@ -162,7 +162,12 @@ def test_the_published_estimate_is_the_longest_time_that_was_measured() -> None:
     """A message whose longest time is past its deadline is deserted, however brief messages are; learning takes it."""
     messages = Messages(np.arange(20) * NANOSECONDS, np.zeros(20, np.int64), np.full(20, EXACT))
     slow = replace(channels(1, 1), longest=[1.5, 0.0])
-    for name, answered in (("DFGS + Smart Dispatch", 0), ("DFGS", 0), ("DFGS + Smart Dispatch, learned", 20), ("EDF", 20)):
+    for name, answered in (
+        ("DFGS + Smart Dispatch", 0),
+        ("DFGS", 0),
+        ("DFGS + Smart Dispatch, learned", 20),
+        ("EDF", 20),
+    ):
         driven = Driven(messages, slow, BROKERS[name], 2)
         run_virtual(driven)
         assert np.count_nonzero(driven.ends != DROPPED) == answered, name

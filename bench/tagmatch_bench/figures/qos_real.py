@@ -222,9 +222,9 @@ def qos_real(bench: Bench, sizes: RealSizes) -> Result:
         workers take whole messages from one queue; *QoS-ignorant* has an order `fifo` for each worker, which get whole
         messages in turn. Where a broker of the paper asks how long a message will take, the answer is the longest time
         that was measured of its channel (§6.1); in *learned* it is what earlier tasks took, as `dfgs` of `TagMatch`
-        learns it, which is not published. Except for the panels of threads, CycloneDDS and `TagMatch`, **one thread does the work of all
-        workers**: each worker has its own clock, which goes on by the CPU time that the thread takes to take a
-        task and to do it, so that seven can be shown on a machine with fewer cores. To have messages wait counts for no
+        learns it, which is not published. Except for the panels of threads, CycloneDDS and `TagMatch`, **one thread
+        does the work of all workers**: each worker has its own clock, which goes on by the CPU time to take a task
+        and to do it, so that seven can be shown on a machine with fewer cores. To have messages wait counts for no
         worker, as in the paper, whose eighth core did that. Workers do not share caches and memory as seven cores
         would. Periods and deadlines are Table 2's in units of each channel's own processing time: what
         {100 * _AT_MOST:g} % of its messages take at most, alone and whole. Values are means of {sizes.seeds} seeds with

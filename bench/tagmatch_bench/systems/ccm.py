@@ -6,7 +6,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -17,11 +17,15 @@ import pyarrow as pa
 from numba.cuda.cudadrv.driver import device_memset  # not public: Numba has no function of `cuda` for it
 
 from tagmatch.model.arrays import I64Array, U8Array, U32Array, offsets_of
+from tagmatch.model.kernels.jit import inlined, with_room
+from tagmatch.model.kernels.jit import kernel as host_kernel
 from tagmatch.pipeline.cuda import on_device
 from tagmatch.pipeline.cuda.device import Workspace, device_array, grid, kernel, to_device, typed
+from tagmatch.pipeline.cuda.streams import Stream, check
 from tagmatch_bench.systems.content_matcher import ContentMatcher, Filters, Messages, holds
+from tagmatch_bench.systems.launched import Columns, changing, give_with, recorded
 from tagmatch_bench.systems.matcher import UnavailableError
-from tagmatch_bench.systems.ocm import Tables, input_lines, tables_of
+from tagmatch_bench.systems.ocm import Input, Tables, input_lines, tables_of, write_lines
 
 cuda: Any = numba.cuda
 
@@ -102,26 +106,70 @@ class DeviceMatcher(ContentMatcher):
         return (super().nbytes() or 0) + sum(int(column.nbytes) for column in self._on_device.values())
 
 
+#: Recorded commands of a message, or of some together, and of what clears; what these bring and take; and the places of
+#: filters without constraints
+_Way = namedtuple("_Way", "given cleared sent marks always")
+
+
 class MarkingMatcher(DeviceMatcher):
-    """One that gets all marks from the device."""
+    """One that gets all marks from the device, of at most `at_once` messages at a time.
+
+    Compiled code gives the driver the commands; with Numba's simulator, Python launches kernels itself.
+    """
 
     @abstractmethod
     def _mark(self, messages: Messages, *, unique: bool) -> U8Array:
         """Return what the device has marked for each of at most `at_once` messages; an array that is used again."""
 
+    @abstractmethod
+    def _launched(self, messages: Messages, first: int, unique: bool, ends: I64Array) -> tuple[U32Array, int]:
+        """Match messages from the first on by compiled code; returns marks, and how many messages were matched."""
+
     def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
-        found = [np.zeros(0, np.uint32)]
+        found, first = [np.zeros(0, np.uint32)], 0
+        match = self._launched if isinstance(self._workspace.stream, Stream) else self._simulated
         with self._device_alone():
-            for first in range(0, len(messages), self._at_once):
-                some = messages[first : first + self._at_once]
-                marks = self._mark(some, unique=unique).reshape(len(some), -1)
-                marks[:, self._places[unique][self._tables.always]] = 1
-                of, places = np.nonzero(marks)
-                found.append(places.astype(np.uint32))
-                ends[first + 1 : first + 1 + len(some)] = np.bincount(of, minlength=len(some))
+            while first < len(messages):
+                some, first = match(messages, first, unique, ends)
+                found.append(some)
         np.cumsum(ends, out=ends)
         marked: U32Array = np.concatenate(found)
         return marked if unique else self._tables.interfaces[marked]
+
+    def _simulated(self, messages: Messages, first: int, unique: bool, ends: I64Array) -> tuple[U32Array, int]:
+        some = messages[first : first + self._at_once]
+        marks = self._mark(some, unique=unique).reshape(len(some), -1)
+        marks[:, self._places[unique][self._tables.always]] = 1
+        of, places = np.nonzero(marks)
+        ends[first + 1 : first + 1 + len(some)] = np.bincount(of, minlength=len(some))
+        return places.astype(np.uint32), first + len(some)
+
+    def _pinned_marks(self, name: str, marked: Any, count: int) -> U8Array:
+        """Add a copy of marks to the stream; returns where they come to, which ends with some zeros."""
+        marks = self._workspace.pinned(name, np.uint8, -(-count // 8) * 8)
+        marks[:] = 0
+        self._workspace.stream.download(marks[:count], marked)
+        return marks
+
+
+@inlined
+def take_marked(way, each, first, count, found, used, ends):
+    """Append what is marked for messages from the first on, `each` marks a message, and count it in `ends`."""
+    for message in range(count):
+        for place in way.always:
+            way.marks[message * each + place] = 1
+    words = way.marks.view(np.uint64)
+    for word in range(len(words)):
+        if words[word] == 0:
+            continue
+        for place in range(8 * word, 8 * word + 8):
+            if way.marks[place]:
+                message = place // each
+                found = with_room(found, used, 1)
+                found[used] = place - message * each
+                used += 1
+                ends[first + message + 1] += 1
+    return found, used
 
 
 #: On the device: counters, where the mark of a filter is, how many marks a message has, and these
@@ -171,7 +219,9 @@ class Ccm(MarkingMatcher):
     def _begin_anew(self) -> None:
         self._counts = device_array(np.uint32, self._at_once * len(self._tables.sizes))
         self._outs: dict[bool, Any] = {}
-        self._stage = 0
+        self._ways: dict[bool, _Way] = {}
+        self._kept: list[Columns] = []
+        self._stage, self._room = 0, 64
 
     def _cleared(self, unique: bool) -> Any:
         """Return counters, and marks that are not set; all counters are cleared before the first stage."""
@@ -186,25 +236,81 @@ class Ccm(MarkingMatcher):
         launch = _clear[(*grid(max(counts, len(marked)), _BLOCK), self._workspace.stream)]
         launch(counts, self._counts, len(marked), marked)
 
+    def _launched(self, messages: Messages, first: int, unique: bool, ends: I64Array) -> tuple[U32Array, int]:
+        if unique not in self._ways:
+            self._ways[unique] = self._recorded(unique, messages.values.dtype)
+        numbers = self._at_once, self._marks[unique], len(self._counts), self._bits, self._stage
+        found, first, self._stage, lines, *given = _launch(
+            messages.columns, self._tables, self._ways[unique], numbers, first, ends
+        )
+        check(*given)
+        if lines > self._room:
+            self._room = 2 * lines
+            self._ways.clear()
+        return found, first
+
+    def _recorded(self, unique: bool, kind: Any) -> _Way:
+        stream, out, marks = self._workspace.stream, self._cleared(unique), self._at_once * self._marks[unique]
+        stream.flush()
+        lines = [(kind, self._room), (np.int64, self._room), (np.int64, self._room), (np.uint32, self._room)]
+        columns = Columns([*lines, (np.uint64, self._at_once)])
+        columns.upload(stream)
+        count, shift, blocks, rows, counts, blocks_to_clear = map(changing, range(6))
+        _evaluate[(blocks, rows), _BLOCK, stream](*columns.there, (count, shift), self._stored, out)
+        found = self._pinned_marks(f"marks {unique}", out.marked, marks)
+        given = recorded(stream, waits=True)
+        _clear[blocks_to_clear, _BLOCK, stream](counts, self._counts, marks, out.marked)
+        always = self._places[unique][self._tables.always]
+        self._kept.append(columns)
+        return _Way(given, recorded(stream), Input(*columns.here), found, always)
+
     def _mark(self, messages: Messages, *, unique: bool) -> U8Array:
         workspace, out, marks = self._workspace, self._cleared(unique), len(messages) * self._marks[unique]
-        blooms = np.zeros(len(messages), np.uint64)
-        lines, *table = input_lines(messages.offsets, messages.attributes, messages.values, self._tables, blooms)
-        if not lines:
+        count, lines = input_lines(messages.columns, self._tables)
+        if not count:
             return np.zeros(marks, np.uint8)
-        table = [column[:lines] for column in table]
-        sent = [workspace.send(f"input {i}", column) for i, column in enumerate([*table, blooms])]
-        blocks, threads = grid(int(table[_LENGTHS].max()), _BLOCK)
-        _evaluate[(blocks, min(lines, MOST_ROWS)), threads, workspace.stream](
-            *sent, (lines, self._stage * self._bits), self._stored, out
+        sent = [workspace.send(name, column) for name, column in zip(Input._fields, lines, strict=True)]
+        blocks, threads = grid(int(Input(*lines).lengths[:count].max()), _BLOCK)
+        _evaluate[(blocks, min(count, MOST_ROWS)), threads, workspace.stream](
+            *sent, (count, self._stage * self._bits), self._stored, out
         )
         found = workspace.download("marks", out.marked, marks)
-        copied = cuda.event()
-        copied.record(workspace.stream.flush())
         self._stage = (self._stage + 1) % (_BITS // self._bits)
         self._clear(out.marked, 0 if self._stage else len(self._counts))
-        copied.synchronize()
-        return found
+        return found.copy()
+
+
+@host_kernel
+def _launch(columns, tables, way, numbers, first, ends):
+    """Match messages from the first on, some in each kernel, until one needs more lines than there is room for.
+
+    Returns places of marks, the next message, the next stage, the lines it needs, and what `give` returns.
+    """
+    at_once, marks, counters, bits, stage = numbers
+    found, used, lines, error, function = np.empty(1024, np.uint32), 0, 0, np.int32(0), np.int64(0)
+    chosen, changes = np.empty(len(tables.vectors), np.int64), np.empty(6, np.uint64)
+    while first < len(ends) - 1 and error == 0:
+        count = min(at_once, len(ends) - 1 - first)
+        lines = write_lines(columns, first, first + count, tables, chosen, way.sent)
+        if lines > len(way.sent.xs):
+            break
+        if lines:
+            longest = np.int64(0)
+            for line in range(lines):
+                longest = max(longest, way.sent.lengths[line])
+            changes[0], changes[1] = lines, stage * bits
+            changes[2], changes[3] = -(-longest // _BLOCK), min(lines, MOST_ROWS)
+            error, function = give_with(way.given, changes)
+            stage = (stage + 1) % (_BITS // bits)
+            changes[4] = 0 if stage else counters
+            changes[5] = -(-max(np.int64(changes[4]), at_once * marks) // _BLOCK)
+            if error == 0:
+                error, function = give_with(way.cleared, changes)
+        else:
+            way.marks[:] = 0
+        found, used = take_marked(way, marks, first, count, found, used, ends)
+        first += count
+    return found[:used], first, stage, lines, error, function
 
 
 @kernel
@@ -301,6 +407,9 @@ class Ccm2011(MarkingMatcher):
     def _begin_anew(self) -> None:
         #: Counters and marks; the first are for the next message
         self._outs: dict[bool, list[Any]] = {}
+        self._ways: dict[bool, list[_Way]] = {}
+        self._kept: list[Columns] = []
+        self._room = 16
 
     def _cleared(self, unique: bool) -> list[Any]:
         if unique not in self._outs:
@@ -310,6 +419,42 @@ class Ccm2011(MarkingMatcher):
                 typed(_Out(to_device(counts), places, len(marked), to_device(marked))) for _ in range(self._copies)
             ]
         return self._outs[unique]
+
+    def _launched(self, messages: Messages, first: int, unique: bool, ends: I64Array) -> tuple[U32Array, int]:
+        if self._copies == 1:  # whose memset is a function of the driver that no command calls
+            return self._simulated(messages, first, unique, ends)
+        if unique not in self._ways:
+            self._ways[unique] = [self._recorded(unique, messages.values.dtype) for _ in range(self._copies)]
+        ways = self._ways[unique]
+        found, done, rows, *given = _launch_2011(
+            messages.columns, self._tables.lengths, *ways, self._marks[unique], first, ends
+        )
+        check(*given)
+        if (done - first) % 2:
+            ways.reverse()
+        if rows > self._room:
+            self._room = 2 * rows
+            self._ways.clear()
+        return found, done
+
+    def _recorded(self, unique: bool, kind: Any) -> _Way:
+        """The commands for a message that uses the first counters and marks; then they are the last."""
+        stream, outs = self._workspace.stream, self._cleared(unique)
+        stream.flush()
+        columns = Columns([(np.uint32, self._room), (kind, self._room)])
+        columns.upload(stream)
+        self._evaluate((changing(0), changing(1)), columns.there, outs)
+        found = self._pinned_marks(f"marks {unique} {len(self._kept)}", outs[0].marked, self._marks[unique])
+        self._kept.append(columns)
+        outs.reverse()
+        always = self._places[unique][self._tables.always]
+        return _Way(recorded(stream, waits=True), None, tuple(columns.here), found, always)
+
+    def _evaluate(self, blocks: tuple[int, int], sent: Sequence[Any], outs: list[Any]) -> None:
+        clears, other = self._copies > 1, outs[-1]
+        _evaluate_2011[blocks, _BLOCK, self._workspace.stream](
+            *sent, self._on_device["constraints"], self._stored, outs[0], clears, other.counts, other.marked
+        )
 
     def _mark(self, messages: Messages, *, unique: bool) -> U8Array:
         found = np.zeros(self._marks[unique], np.uint8)
@@ -327,19 +472,46 @@ class Ccm2011(MarkingMatcher):
         rows, values = messages.attributes[begin:end], messages.values[begin:end]
         sent = workspace.send("rows", rows), workspace.send("values", values)
         outs = self._cleared(unique)
-        out, other = outs[0], outs[-1]
+        out = outs[0]
         if self._copies == 1:
             for array in (out.counts, out.marked):
                 device_memset(array, 0, array.nbytes, stream=workspace.stream.flush())
         nothing = np.zeros(0, np.uint8)
         yield nothing
-        blocks, threads = grid(int(self._tables.lengths[rows].max()), _BLOCK)
-        _evaluate_2011[(blocks, len(rows)), threads, workspace.stream](
-            *sent, self._on_device["constraints"], self._stored, out, self._copies > 1, other.counts, other.marked
-        )
+        blocks, _ = grid(int(self._tables.lengths[rows].max()), _BLOCK)
+        self._evaluate((blocks, len(rows)), sent, outs)
         yield nothing
         outs.reverse()
         yield workspace.download("marks", out.marked, self._marks[unique])
+
+
+@host_kernel
+def _launch_2011(columns, lengths, way, next_way, marks, first, ends):
+    """Match messages from the first on, one in each kernel, until one has more attributes than there is room for.
+
+    Returns places of marks, the next message, the attributes it has, and what `give` returns.
+    """
+    offsets, attributes, values = columns
+    found, used, rows, error, function = np.empty(1024, np.uint32), 0, np.int64(0), np.int32(0), np.int64(0)
+    changes = np.empty(2, np.uint64)
+    while first < len(ends) - 1 and error == 0:
+        begin, rows = offsets[first], offsets[first + 1] - offsets[first]
+        if rows > len(way.sent[0]):
+            break
+        longest = np.int64(0)
+        for row in range(rows):
+            way.sent[0][row], way.sent[1][row] = attributes[begin + row], values[begin + row]
+            longest = max(longest, lengths[attributes[begin + row]])
+        if rows:
+            changes[0], changes[1] = -(-longest // _BLOCK), rows
+            error, function = give_with(way.given, changes)
+        else:
+            way.marks[:] = 0
+        found, used = take_marked(way, marks, first, 1, found, used, ends)
+        if rows:
+            way, next_way = next_way, way
+        first += 1
+    return found[:used], first, rows, error, function
 
 
 @kernel

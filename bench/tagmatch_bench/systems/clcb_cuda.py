@@ -12,11 +12,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tagmatch.model.arrays import F64Array, I64Array, U32Array
+from tagmatch.model.kernels.jit import copy, with_room
+from tagmatch.model.kernels.jit import kernel as host_kernel
 from tagmatch.pipeline.cuda.device import device_array, grid, kernel, typed
+from tagmatch.pipeline.cuda.streams import Stream, check
 from tagmatch_bench.systems.ccm import DeviceMatcher
 from tagmatch_bench.systems.circles import Circles
 from tagmatch_bench.systems.clcb import AreasAlone, LocatedMatcher, LocatedMessages, Tables, without_constraints
 from tagmatch_bench.systems.content_matcher import holds
+from tagmatch_bench.systems.launched import Columns, Commands, changing, changing_float, give_with, recorded
 
 cuda: Any = numba.cuda
 
@@ -31,6 +35,10 @@ _Areas = namedtuple("_Areas", "centres squares blooms sizes")
 _Constraints = namedtuple("_Constraints", "starts lengths operators values uppers filters sizes")
 #: The mark of each filter is at its place
 _Marks = namedtuple("_Marks", "places marked")
+
+#: Recorded commands of a message with constraints on its attributes, and of one without; those that copy the rest of
+#: many answers; what a message brings, and what comes back
+_Way = namedtuple("_Way", "given without rest rows values found all_found")
 
 # What the device has of the tables
 _COLUMNS = tuple(dict.fromkeys(_Areas._fields + _Constraints._fields))
@@ -71,7 +79,9 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
 
     def _begin_anew(self) -> None:
         self._counts = device_array(np.uint32, len(self._tables.sizes))
-        self._stage = 0
+        self._stage, self._room = 0, 16
+        self._ways: dict[bool, _Way] = {}
+        self._kept: list[Columns] = []
         #: Marks that are not set, and as a list their number and the marked ones
         self._lists: dict[bool, tuple[Any, Any]] = {}
 
@@ -86,15 +96,64 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
         return self._lists[unique]
 
     def _find(self, messages: LocatedMessages, *, unique: bool, ends: I64Array) -> U32Array:  # type: ignore[override]
-        found = [np.zeros(0, np.uint32)]
+        found, first = [np.zeros(0, np.uint32)], 0
+        match = self._launched if isinstance(self._workspace.stream, Stream) else self._simulated
         with self._device_alone():
-            for i in range(len(messages)):
-                for _ in self._parts(messages[i : i + 1], unique=unique):
-                    pass
-                found.append(self._copied(unique))
-                ends[i + 1] = ends[i] + len(found[-1])
+            while first < len(messages):
+                some, first = match(messages, first, unique, ends)
+                found.append(some)
+        np.cumsum(ends, out=ends)
         marked: U32Array = np.concatenate(found)
         return marked if unique else self._tables.interfaces[marked]
+
+    def _simulated(self, messages: LocatedMessages, first: int, unique: bool, ends: I64Array) -> tuple[U32Array, int]:
+        for _ in self._parts(messages[first : first + 1], unique=unique):
+            pass
+        found = self._copied(unique)
+        ends[first + 1] = len(found)
+        return found, first + 1
+
+    def _launched(self, messages: LocatedMessages, first: int, unique: bool, ends: I64Array) -> tuple[U32Array, int]:
+        """Match messages from the first on by compiled code; returns marks, and how many messages were matched."""
+        if unique not in self._ways:
+            self._ways[unique] = self._recorded(unique, messages.values.dtype)
+        tables = self._tables.name_blooms, self._tables.lengths
+        places = messages.places.view(np.uint32)
+        numbers = self._bits, self._stage
+        found, first, self._stage, rows, *given = _launch(
+            (*messages.columns, places), tables, self._ways[unique], numbers, first, ends
+        )
+        check(*given)
+        if rows > self._room:
+            self._room = 2 * rows
+            self._ways.clear()
+        return found, first
+
+    def _recorded(self, unique: bool, kind: Any) -> _Way:
+        workspace, (marks, found) = self._workspace, self._marked_and_found(unique)
+        stream, count = workspace.stream, len(self._tables.sizes)
+        stream.flush()
+        columns = Columns([(np.uint32, self._room), (kind, self._room)])
+        bloom, shift = changing(0, np.uint32), changing(1, np.uint32)
+        place, ones = (changing_float(2), changing_float(3)), np.uint32((1 << self._bits) - 1)
+        answers = workspace.pinned(f"all found {unique}", np.uint32, 1 + self._marks[unique])
+        some = answers[: 1 + _COPIED]
+
+        def commands(*, constrained: bool) -> Commands:
+            columns.upload(stream)
+            _loc[(*grid(count, _BLOCK), stream)](count, bloom, place, self._areas, shift, self._counts, marks, found)
+            if constrained:
+                blocks = changing(4), changing(5)
+                _cont[blocks, _BLOCK, stream](*columns.there, self._constraints, shift, ones, self._counts, marks)
+            _zip[(*grid(self._marks[unique], _BLOCK), stream)](self._marks[unique], marks.marked, found)
+            stream.download(some, found)
+            return recorded(stream, waits=True)
+
+        given, without = commands(constrained=True), commands(constrained=False)
+        stream.download(answers, found)
+        self._kept.append(columns)
+        rows, values = columns.here
+        return _Way(given, without, recorded(stream, waits=True), rows, values, some, answers)
 
     def _copied(self, unique: bool) -> U32Array:
         """Wait for what the last of a message's parts copies, and get the rest."""
@@ -156,6 +215,42 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
             marks, found = self._marked_and_found(True)
         kept = [array for name, array in self._on_device.items() if name != "places False"]
         return sum(int(array.nbytes) for array in (*kept, self._counts, marks.marked, found))
+
+
+@host_kernel
+def _launch(columns, tables, way, numbers, first, ends):
+    """Match messages from the first on, until one has more attributes than there is room for.
+
+    Returns places of marks, the next message, the next stage, the attributes it has, and what `give` returns.
+    """
+    offsets, attributes, values, places = columns
+    name_blooms, lengths = tables
+    bits, stage = numbers
+    found, used, rows, error, function = np.empty(1024, np.uint32), 0, np.int64(0), np.int32(0), np.int64(0)
+    changes = np.empty(6, np.uint64)
+    while first < len(ends) - 1 and error == 0:
+        begin, rows = offsets[first], offsets[first + 1] - offsets[first]
+        if rows > len(way.rows):
+            break
+        bloom, longest = np.uint32(0), np.int64(0)
+        for row in range(rows):
+            attribute = attributes[begin + row]
+            way.rows[row], way.values[row] = attribute, values[begin + row]
+            bloom |= name_blooms[attribute]
+            longest = max(longest, lengths[attribute])
+        changes[0], changes[1] = bloom, stage * bits
+        changes[2], changes[3] = places[first, 0], places[first, 1]
+        changes[4], changes[5] = -(-longest // _BLOCK), rows
+        error, function = give_with(way.given if longest else way.without, changes)
+        stage = (stage + 1) % (_BITS // bits)
+        count: Any = np.int64(way.found[0])
+        if error == 0 and 1 + count > len(way.found):
+            error, function = give_with(way.rest, changes)
+        found = with_room(found, used, count)
+        used = copy(way.all_found, 1, 1 + count, found, used)
+        ends[first + 1] = count
+        first += 1
+    return found[:used], first, stage, rows, error, function
 
 
 def areas_alone(circles: Circles, *, threads: int = 1) -> AreasAlone:

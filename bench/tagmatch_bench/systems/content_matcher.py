@@ -287,6 +287,8 @@ class ContentMatcher(Plain, ABC):
     Several threads take messages in turn, each with its own memory, unless a subclass says something else.
     """
 
+    _at_once = 1  # messages that it matches together
+
     def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:
         filters = Filters.of(subscriptions)
         self._names, self._of_texts, self._kind = filters.names, filters.of_texts, filters.values.dtype.kind
@@ -340,7 +342,8 @@ class ContentMatcher(Plain, ABC):
             found = self._find(messages[first:last], unique=unique, ends=ends)
             return Lists(ends, found)
 
-        return keys_of_matches(match, len(messages), self._keys, unique=False, threads=self._threads)
+        at_once = self._at_once
+        return keys_of_matches(match, len(messages), self._keys, unique=False, threads=self._threads, whole=at_once)
 
     def nbytes(self) -> int | None:
         """Bytes of memory, without the counters of each thread."""

@@ -219,15 +219,16 @@ _TASKS_PER_THREAD = 8
 
 
 def keys_of_matches(
-    match: Callable[[int, int], Lists], queries: int, keys: KeyTable, *, unique: bool, threads: int
+    match: Callable[[int, int], Lists], queries: int, keys: KeyTable, *, unique: bool, threads: int, whole: int = 1
 ) -> pa.ListArray:
-    """Match queries, `count` of them, and look up their keys, all in tasks over threads."""
+    """Match queries, and look up their keys, all in tasks over threads, of `whole` queries or a multiple of that."""
 
     def work(first: int, last: int) -> Lists:
         return keys_of(match(first, last), keys, unique=unique)
 
     tasks = 1 if threads == 1 else _TASKS_PER_THREAD * threads
-    parts = run_rows(work, even_ranges(queries, tasks), threads)
+    ranges = [(whole * first, min(whole * last, queries)) for first, last in even_ranges(-(-queries // whole), tasks)]
+    parts = run_rows(work, ranges, threads)
     return list_array(join_lists(parts, np.dtype(np.uint64), threads))
 
 

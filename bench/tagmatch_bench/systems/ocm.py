@@ -6,6 +6,7 @@ A. Margara, G. Cugola, "High-Performance Publish-Subscribe Matching Using Parall
 from __future__ import annotations
 
 import threading
+from collections import namedtuple
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
@@ -220,30 +221,49 @@ def find_row(tables, table, attribute):
     return np.int64(tables.maps[table * len(tables.name_blooms) + attribute])
 
 
-@kernel
-def input_lines(offsets, attributes, values, tables, blooms):
-    """Write CCM's table Input, a line for each of the tables' rows that messages are for, and their Bloom filters."""
-    room = 1024
-    x, starts = np.empty(room, values.dtype), np.empty(room, np.int64)
-    lengths, owners = np.empty(room, np.int64), np.empty(room, np.uint32)
-    chosen = np.empty(len(tables.vectors), np.int64)
-    lines = 0
-    for message in range(len(offsets) - 1):
+#: CCM's table Input: a line's value, where its row of constraints is, how many these are, and its message; and the
+#: Bloom filter of each message
+Input = namedtuple("Input", "xs starts lengths owners blooms")
+
+
+@inlined
+def write_lines(columns, first, last, tables, chosen, lines):
+    """Write a line for each of the tables' rows that messages are for; returns how many there are.
+
+    Of lines for which there is no room, none is written.
+    """
+    offsets, attributes, values = columns
+    count = 0
+    for message in range(first, last):
         begin, end = offsets[message], offsets[message + 1]
         vector, bloom = name_vector(attributes, begin, end, tables)
-        blooms[message] = bloom
+        lines.blooms[message - first] = bloom
         for j in range(select_tables(vector, tables, chosen)):
             for i in range(begin, end):
                 row = find_row(tables, chosen[j], attributes[i])
                 if row < 0:
                     continue
-                if lines == len(x):
-                    x, starts = np.concatenate((x, x)), np.concatenate((starts, starts))
-                    lengths, owners = np.concatenate((lengths, lengths)), np.concatenate((owners, owners))
-                x[lines], starts[lines] = values[i], tables.rows[row]
-                lengths[lines], owners[lines] = tables.rows[row + 1] - tables.rows[row], message
-                lines += 1
-    return lines, x, starts, lengths, owners
+                if count < len(lines.xs):
+                    lines.xs[count], lines.starts[count] = values[i], tables.rows[row]
+                    lines.lengths[count] = tables.rows[row + 1] - tables.rows[row]
+                    lines.owners[count] = message - first
+                count += 1
+    return count
+
+
+@kernel
+def input_lines(columns, tables):
+    """Return the table of all messages, with room for more, and how many lines it has."""
+    messages, room = len(columns[0]) - 1, 1024
+    chosen = np.empty(len(tables.vectors), np.int64)
+    while True:
+        numbers = np.empty((2, room), np.int64)
+        xs, owners = np.empty(room, columns[2].dtype), np.empty(room, np.uint32)
+        lines = Input(xs, numbers[0], numbers[1], owners, np.empty(messages, np.uint64))
+        count = write_lines(columns, 0, messages, tables, chosen, lines)
+        if count <= room:
+            return count, lines
+        room = count
 
 
 class _Shared(NamedTuple):
