@@ -426,11 +426,11 @@ class Ccm2011(MarkingMatcher):
         if unique not in self._ways:
             self._ways[unique] = [self._recorded(unique, messages.values.dtype) for _ in range(self._copies)]
         ways = self._ways[unique]
-        found, done, rows, *given = _launch_2011(
+        found, done, kernels, rows, *given = _launch_2011(
             messages.columns, self._tables.lengths, *ways, self._marks[unique], first, ends
         )
         check(*given)
-        if (done - first) % 2:
+        if kernels % 2:
             ways.reverse()
         if rows > self._room:
             self._room = 2 * rows
@@ -489,9 +489,10 @@ class Ccm2011(MarkingMatcher):
 def _launch_2011(columns, lengths, way, next_way, marks, first, ends):
     """Match messages from the first on, one in each kernel, until one has more attributes than there is room for.
 
-    Returns places of marks, the next message, the attributes it has, and what `give` returns.
+    Returns places of marks, the next message, how many kernels ran, the attributes it has, and what `give` returns.
     """
     offsets, attributes, values = columns
+    kernels = 0
     found, used, rows, error, function = np.empty(1024, np.uint32), 0, np.int64(0), np.int32(0), np.int64(0)
     changes = np.empty(2, np.uint64)
     while first < len(ends) - 1 and error == 0:
@@ -510,8 +511,9 @@ def _launch_2011(columns, lengths, way, next_way, marks, first, ends):
         found, used = take_marked(way, marks, first, 1, found, used, ends)
         if rows:
             way, next_way = next_way, way
+            kernels += 1
         first += 1
-    return found[:used], first, rows, error, function
+    return found[:used], first, kernels, rows, error, function
 
 
 @kernel
