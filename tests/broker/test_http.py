@@ -316,9 +316,10 @@ def test_pages_of_several_segments_list_each_key_once_in_order(key_type):
     numbers = random.Random(7)
     with TagMatch(threads=1, device="cpu", key_type=key_type) as index:
         for _ in range(4):
-            keys = [numbers.randrange(200) * 2**57 for _ in range(60)]
+            keys = [numbers.randrange(120) * 2**57 for _ in range(60)]
             named = [f"é{key}" if key % 3 else f"{key}" for key in keys] if key_type == "string" else keys
-            index.put_many(pa.table({"key": named, "tags": [[f"t{key % 5}"] for key in keys]}))
+            column = pa.array(named, pa.string() if key_type == "string" else pa.uint64())
+            index.put_many(pa.table({"key": column, "tags": [[f"t{key % 5}"] for key in keys]}))
             for key in named[::4]:
                 index.delete(key)
             index.consolidate()
