@@ -118,14 +118,15 @@ class UserLimits:
         self.bytes: Counter[str] = Counter()  # of each user, held by calls
         self.rows: Counter[str] = Counter()  # held by all calls: `in_flight`, and of these `queued`
         self._buckets: dict[str, Bucket] = {}
-        self._peers: Counter[str] = Counter()
-        self._calls: Counter[str] = Counter()
+        self._count = 0  # of all calls
+        self._peers: dict[str, int] = {}
+        self._calls: dict[str, int] = {}
 
     def stats(self) -> dict[str, int]:
         """Clients that have calls under way, these calls, and bytes and messages that are not dealt with yet."""
         with self.changed:
             return {
-                "connections": len(self._peers), "calls": self._peers.total(), "bytes": self.bytes.total(),
+                "connections": len(self._peers), "calls": self._count, "bytes": self.bytes.total(),
                 "in_flight": self.rows["in_flight"], "queued": self.rows["queued"],
             }  # fmt: skip
 
@@ -135,18 +136,20 @@ class UserLimits:
             return {name: {"calls": self._calls[name], "bytes": self.bytes[name]} for name in sorted(self._calls)}
 
     @contextlib.contextmanager
-    def call(self, user: User, peer: str, ended: threading.Event, *, is_action: bool) -> Iterator[Memory]:
+    def call(self, user: User, peer: str, ended: Ending, *, is_action: bool) -> Iterator[Memory]:
         """Count a call, and what it has in memory."""
         with self.changed:
             self._check_room(user, peer, is_action=is_action)
-            self._peers[peer] += 1
-            self._calls[user.name] += 1
+            self._count += 1
+            for counts, name in ((self._peers, peer), (self._calls, user.name)):
+                counts[name] = counts.get(name, 0) + 1
         memory = Memory(self, user.name, ended)
         try:
             yield memory
         finally:
             memory.close()
             with self.changed:
+                self._count -= 1
                 for counts, name in ((self._peers, peer), (self._calls, user.name)):
                     counts[name] -= 1
                     if not counts[name]:
@@ -160,7 +163,7 @@ class UserLimits:
 
     def _check_room(self, user: User, peer: str, *, is_action: bool) -> None:
         """Refuse a call for which there is no room; administrators have more room, most of it for their actions."""
-        options, own = self.options, self._calls[user.name]
+        options, own = self.options, self._calls.get(user.name, 0)  # a `Counter` is slow to say 0
         if user is NOBODY:
             if own >= RESERVED:
                 raise Overloaded(f"there are {RESERVED} calls without a token under way; try again later")
@@ -169,7 +172,7 @@ class UserLimits:
         more = (2 * RESERVED if is_action else RESERVED) if is_administrator else 0
         if user is not ANYONE and not (is_administrator and is_action) and own >= options.most_user_calls:
             raise Overloaded(f"user {user.name!r} has {options.most_user_calls} calls under way; end one first")
-        if self._peers.total() - self._calls[NOBODY.name] >= options.max_calls + more:
+        if self._count - self._calls.get(NOBODY.name, 0) >= options.max_calls + more:
             raise Overloaded(f"the service has its {options.max_calls} calls under way; try again later")
         if peer not in self._peers and len(self._peers) >= options.max_connections + more:
             raise Overloaded(f"the service has its {options.max_connections} connections; try again later")
@@ -188,13 +191,36 @@ class UserLimits:
             return self._buckets[user]
 
 
+class Ending:
+    """Whether a call has ended; as `threading.Event`, which takes longer to make than a short call to answer."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._events: dict[str, threading.Event] = {}  # made for the first that waits
+
+    def is_set(self) -> bool:
+        """Whether it has."""
+        return self._is_set
+
+    def set(self) -> None:
+        """It has."""
+        self._is_set = True
+        for event in self._events.values():
+            event.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for it, at most so long; returns whether it has."""
+        event = self._events.setdefault("only", threading.Event())
+        return self._is_set or event.wait(seconds)
+
+
 class Memory:
     """What one call has in memory: its messages, and bytes of all calls of its user, are no more than they may be."""
 
-    def __init__(self, limits: UserLimits, user: str, ended: threading.Event) -> None:
+    def __init__(self, limits: UserLimits, user: str, ended: Ending) -> None:
         self._limits, self._user, self._ended = limits, user, ended
         self._bytes = 0
-        self._rows: Counter[str] = Counter()
+        self._rows: dict[str, int] = {}
         self._is_closed = False
 
     def take(self, nbytes: int, rows: int = 0, *, waits: bool) -> None:
@@ -211,7 +237,7 @@ class Memory:
             self._count(nbytes, in_flight=rows, queued=rows)
 
     def _has_room(self, nbytes: int, rows: int) -> bool:
-        options, held, queued = self._limits.options, self._limits.bytes[self._user], self._rows["queued"]
+        options, held, queued = self._limits.options, self._limits.bytes[self._user], self._rows.get("queued", 0)
         if queued and (queued + rows > options.queue_rows or self._bytes + nbytes > 2 * options.max_message_bytes):
             return False
         return not held or held + nbytes <= USER_MESSAGES * options.max_message_bytes
@@ -225,12 +251,14 @@ class Memory:
     def close(self) -> None:
         """Give all back."""
         with self._limits.changed:
-            self.give_back(self._bytes, **self._rows)
+            if self._bytes or self._rows:
+                self.give_back(self._bytes, **self._rows)
             self._is_closed = True
 
     def _count(self, nbytes: int, **rows: int) -> None:
         self._bytes += nbytes
-        self._rows.update(rows)
+        for name, count in rows.items():
+            self._rows[name] = self._rows.get(name, 0) + count
         self._limits.bytes[self._user] += nbytes
         self._limits.rows.update(rows)
         if not self._limits.bytes[self._user]:
@@ -280,7 +308,7 @@ class Call(ABC):
     def __init__(self, peer: str, token: str | None) -> None:
         self.peer, self.token = peer, token
         self.check: Callable[[], object] = lambda: None
-        self.ended = threading.Event()
+        self.ended = Ending()
 
     @property
     def index(self) -> TagMatch[Any]:

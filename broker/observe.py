@@ -111,6 +111,7 @@ class Metrics:
         own["buckets"] = _SECONDS
         self.latency = Histogram("tagmatch_answer_seconds", "From a batch's arrival to its answer.", **own)
         self.call_time = Histogram("tagmatch_call_seconds", "Time of calls.", ["call"], **own)
+        self._of_calls: dict[str, tuple[Counter, Histogram]] = {}
 
     def figures(self) -> dict[str, Any]:
         """Sums by name, and by label if there is one; and how many answers took at most so many seconds."""
@@ -123,6 +124,13 @@ class Metrics:
             found[name] = by_label if all(each.labels for each in totals) else totals[0].value
         [family] = self.latency.collect()
         found["latency"] = [[each.labels["le"], each.value] for each in family.samples if each.name.endswith("_bucket")]
+        return found
+
+    def of_call(self, name: str) -> tuple[Counter, Histogram]:
+        """How many calls of a name there are, and their time; looked up once."""
+        found = self._of_calls.get(name)
+        if found is None:
+            found = self._of_calls[name] = self.calls.labels(name), self.call_time.labels(name)
         return found
 
     def text(self) -> bytes:
@@ -191,6 +199,7 @@ def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:
 
 
 Span = Callable[[str, dict[str, str]], AbstractContextManager[Any]]
+_NO_SPAN = contextlib.nullcontext()
 
 
 def spans(*, to_console: bool) -> Span:
@@ -205,7 +214,7 @@ def spans(*, to_console: bool) -> Span:
             raise TagMatchError(
                 "[log] traces needs OpenTelemetry; install it with: pip install 'tagmatch[trace]'"
             ) from None
-        return lambda _name, _attributes: contextlib.nullcontext()
+        return lambda _name, _attributes: _NO_SPAN
     if to_console:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
@@ -216,7 +225,12 @@ def spans(*, to_console: bool) -> Span:
     else:
         tracer = trace.get_tracer("tagmatch")
 
-    return lambda name, attributes: tracer.start_as_current_span(name, attributes=attributes)
+    def span(name: str, attributes: dict[str, str]) -> AbstractContextManager[Any]:
+        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # there is none yet
+            return _NO_SPAN
+        return tracer.start_as_current_span(name, attributes=attributes)
+
+    return span
 
 
 #: Connections at once, seconds that each may take from its first byte to its last, and bytes of a request

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 import signal
 import sys
@@ -74,7 +75,7 @@ class Service:
             f"{in_url(server.host)}:{server.port}",
             {f"/arrow.flight.protocol.FlightService/{name}": method for name, method in methods.items()},
             server.max_calls + 3 * RESERVED,
-            self._has_ended,
+            self.has_ended,
         )
         self.port = self._transport.port
         scheme = "grpc" if server.tls_cert is None else "grpc+tls"
@@ -192,17 +193,23 @@ class Service:
                 raise AccessError(f"{name} is not for users with a filter, as {call.user.name!r} has")
         call.role, call.what, call.check = role or "read", name, call.require
         began, who = time.perf_counter(), {"user": call.user.name, "peer": call.peer}
-        self.metrics.calls.labels(name).inc()
-        with self.metrics.call_time.labels(name).time(), self._span(f"tagmatch.{name}", who):
-            yield
-        seconds = round(time.perf_counter() - began, 6)
-        LOG.debug("call", extra={"fields": {"call": name, **who, "seconds": seconds}})
+        count, times = self.metrics.of_call(name)
+        count.inc()
+        try:
+            with self._span(f"tagmatch.{name}", who):
+                yield
+        finally:
+            seconds = time.perf_counter() - began
+            times.observe(seconds)
+        if LOG.isEnabledFor(logging.DEBUG):
+            LOG.debug("call", extra={"fields": {"call": name, **who, "seconds": round(seconds, 6)}})
 
     def index_of(self, user: User) -> TagMatch[Any]:
         """The index; a user with a filter sees and changes some of its keys."""
         return self.index if user.filter is None else self._limited[user.name]
 
-    def _has_ended(self, call: Call, error: TagMatchError) -> None:
+    def has_ended(self, call: Call, error: TagMatchError) -> None:
+        """Note that a call was ended whose client does nothing, or may no longer."""
         self.metrics.cancelled.inc()
         LOG.warning("a call was ended", extra={"fields": {"peer": call.peer, "reason": str(error)}})
 

@@ -72,7 +72,7 @@ def read_json(data: bytes, what: str) -> dict[str, Any]:
 def write_json(value: Mapping[str, Any]) -> bytes:
     """The bytes of an object, also of one with numbers of NumPy and with sets."""
     try:
-        return json.dumps(value, default=_plain, allow_nan=False).encode()
+        return _write(value).encode()
     except ValueError:
         raise InvalidValueError("NaN and infinities have no form in JSON; over a connection match takes them") from None
 
@@ -83,6 +83,9 @@ def _plain(value: object) -> object:
     if isinstance(value, set | frozenset | tuple | np.ndarray):
         return list(value)
     raise InvalidTypeError(f"a value must be a bool, a number or a string, not {type(value).__name__}")
+
+
+_write = json.JSONEncoder(default=_plain, allow_nan=False).encode
 
 
 def in_url(host: str) -> str:

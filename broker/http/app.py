@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from tagmatch.broker.access import RESERVED
+from tagmatch.broker.access import LOOK_S, RESERVED
 from tagmatch.broker.answers import options_of
 from tagmatch.broker.http.bodies import (
     Answer,
@@ -21,6 +23,7 @@ from tagmatch.broker.http.call import HttpCall, Receive, Send
 from tagmatch.broker.http.routes import ROUTES, Route
 from tagmatch.broker.http.streams import Sender, form_of, form_wanted, rows_in
 from tagmatch.broker.wire import MAX_JSON, GoneError, read_json, write_json
+from tagmatch.model.errors import TagMatchError, UnavailableError
 
 if TYPE_CHECKING:
     from tagmatch.broker.service import Service
@@ -31,8 +34,23 @@ class App:
 
     def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
         self.service, self.loop = service, loop
+        self._calls: set[HttpCall] = set()
         server = service.config.server
         self.threads = ThreadPoolExecutor(2 * server.max_calls + 3 * RESERVED, "tagmatch-http-call")
+
+    async def look_after(self) -> None:
+        """End calls that wait for a client in vain; a task for as long as the service is there."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now = time.monotonic()
+            for call in [each for each in self._calls if each.until is not None]:
+                try:
+                    call.check()
+                    if call.until is not None and call.until < now:
+                        raise UnavailableError("the client has not sent or read anything for too long; ask again")
+                except TagMatchError as error:
+                    self.service.has_ended(call, error)
+                    call.abort()
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request; an error is a problem that its status and its kind tell."""
@@ -40,6 +58,13 @@ class App:
             await send({"type": "websocket.close", "code": 1008})
             return
         call = HttpCall(self, scope, receive, send)
+        self._calls.add(call)
+        try:
+            await self._answer(call)
+        finally:
+            self._calls.discard(call)
+
+    async def _answer(self, call: HttpCall) -> None:
         try:
             answer = await self._answered(call) or Answer(b"")
         except (GoneError, asyncio.CancelledError):
@@ -48,10 +73,8 @@ class App:
             answer = problem_of(error)
         if call.has_begun:  # uvicorn cuts the connection if the answer is not whole
             return
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await call.send(answer)
-        except TimeoutError:
-            call.ended.set()
 
     async def _answered(self, call: HttpCall) -> Answer | None:
         found, route = _looked_up(call)

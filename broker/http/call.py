@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ class HttpCall(Call):
         super().__init__(f"{host}:{port}", token_in(self.headers.get(b"authorization", b"").decode("latin-1")))
         self.app, self.scope, self._receive, self._send = app, scope, receive, send
         self.path_key = ""  # What stands in the place of `{key}` in the path
+        self.until: float | None = None  # When it ends, if the client neither sends nor reads
         self.has_begun = False  # Whether an answer goes to the client
         self.form: Form = "json"  # Of answers that are rows
         self.answers: Answers | None = None
@@ -65,11 +66,9 @@ class HttpCall(Call):
 
     async def some(self) -> tuple[bytes, bool]:
         """The next part of the body, and whether more comes; GoneError if the client goes."""
-        try:
-            async with asyncio.timeout(FIRST_S):
-                message = await self._receive()
-        except TimeoutError:
-            raise RefusedError(408, "the body of the request has not come in time; send it again") from None
+        self.until = time.monotonic() + FIRST_S
+        message = await self._receive()
+        self.until = None
         if message["type"] != "http.request":
             self.ended.set()
             raise GoneError
@@ -93,9 +92,17 @@ class HttpCall(Call):
 
     async def send_some(self, headers: Headers, data: bytes, *, has_more: bool) -> None:
         """Send a part of an answer, the first one with its headers."""
+        self.until = time.monotonic() + UNREAD_S
         if headers:
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send({"type": "http.response.body", "body": data, "more_body": has_more})
+        self.until = None
+
+    def abort(self) -> None:
+        """End it and its connection, as the client neither sends nor reads, or may no longer do so."""
+        self.until = None
+        self.ended.set()
+        self.scope["state"]["transport"].abort()
 
     async def send(self, answer: Answer) -> None:
         """Send a whole answer; a client that does not read it is gone."""
@@ -105,6 +112,7 @@ class HttpCall(Call):
             *answer.headers,
         ]
         self.has_begun = True
+        self.until = time.monotonic() + UNREAD_S
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        async with asyncio.timeout(UNREAD_S):
-            await self._send({"type": "http.response.body", "body": answer.body})
+        await self._send({"type": "http.response.body", "body": answer.body})
+        self.until = None

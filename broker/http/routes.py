@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -20,7 +21,12 @@ from tagmatch.files.rows import read_sets
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.input.places import area_from
 from tagmatch.model.options import Wanted
+from tagmatch.model.where.areas import NOWHERE, Place
+from tagmatch.pipeline.run.callers import Answered
 from tagmatch.records import records_after
+
+if TYPE_CHECKING:
+    from tagmatch.model.where.areas import Location
 
 Body = Mapping[str, Any]
 
@@ -62,20 +68,16 @@ async def _match(
     """The keys of a message, or objects with `key` and columns of data."""
     began, metrics = time.perf_counter(), call.service.metrics
     metrics.messages.inc()
-    asked: dict[str, Any] = {} if location is None else {"location": location}
-    if within is not None:
-        asked["within"] = _within(within)
-    if only is not None:
-        asked["only"] = only
+    area, index, where = _within(within), call.index, cast("Location | None", location)
     if columns is not None:
         if unique or channel is not None:
             raise InvalidValueError("columns go without unique and channel")
-        index = call.index
-        found: Any = await call.app.loop.run_in_executor(
-            call.app.threads, lambda: index.match(tags or [], attributes, columns=columns, **asked)
-        )
+        ask = partial(index.match, tags or [], attributes, location=where, within=area, columns=columns, only=only)
+        found: Any = await call.app.loop.run_in_executor(call.app.threads, ask)
     else:
-        found = await call.index.amatch(tags or [], attributes, unique=unique, channel=channel, **asked)
+        place = NOWHERE if where is None and area is None else Place(where, area)
+        asked = index._of(only).awaited(tags or [], attributes, place, unique=unique, channel=channel)
+        found = asked.keys if isinstance(asked, Answered) else await asked  # other tasks go on before the answer
         if unique:
             found = sorted(found)
     metrics.answers.inc()

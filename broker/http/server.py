@@ -58,6 +58,7 @@ class _Protocol(HttpToolsProtocol):
         if self._due is None:
             self._await_headers()
         super().on_message_begin()
+        self.scope["state"]["transport"] = self.transport
 
     def on_headers_complete(self) -> None:
         self._have_come()
@@ -115,11 +116,13 @@ class HttpServer:
         self.url = f"{'http' if context is None else 'https'}://{in_url(server.host)}:{self.port}"
         self._thread = threading.Thread(target=self._loop.run_forever, name="tagmatch-http-calls", daemon=True)
         self._thread.start()
+        self._looking = asyncio.run_coroutine_threadsafe(self.app.look_after(), self._loop)
 
     def stop(self) -> None:
         """End all calls, and listen no more."""
 
         async def end() -> None:
+            self._looking.cancel()
             self._server.close()
             for connection in [*self._state.connections]:
                 connection.transport.close()

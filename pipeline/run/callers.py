@@ -48,14 +48,14 @@ class Answer(Future[Any]):
 class Answered:
     """An answer that is there already. A task that awaits it lets the loop's others go on first."""
 
-    __slots__ = ("_keys",)
+    __slots__ = ("keys",)
 
     def __init__(self, keys: Any) -> None:
-        self._keys = keys
+        self.keys = keys
 
     def __await__(self) -> Generator[None, None, Any]:
         yield
-        return self._keys
+        return self.keys
 
 
 class Caller:

@@ -32,8 +32,8 @@ broker/access.py: tests/broker/test_bounds.py -k buckets
 +            if self._left < 0:
 # limits: a service takes one call more than it may
 broker/access.py: tests/broker/test_bounds.py -k have_a_limit
--NOBODY.name] >= options.max_calls + more:
-+NOBODY.name] > options.max_calls + more:
+-NOBODY.name, 0) >= options.max_calls + more:
++NOBODY.name, 0) > options.max_calls + more:
 # sessions: another user takes one over
 broker/sessions.py: tests/broker/test_sessions.py
 -            elif session.subscriber != subscriber:
