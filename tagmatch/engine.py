@@ -25,6 +25,7 @@ from tagmatch.contents import absent_text, every_set, explained, missing_text, p
 from tagmatch.highlights import KeyPlaces, lists_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U8Array, U64Array, give_back
+from tagmatch.model.arrow import from_strings
 from tagmatch.model.asked import AskedRows
 from tagmatch.model.change_counts import DELETE, PUT, ChangeCounts
 from tagmatch.model.clock import expiry_time
@@ -32,6 +33,7 @@ from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_list
 from tagmatch.model.data_types import data_schema
 from tagmatch.model.errors import (
     ClosedError,
+    IndexChangedError,
     InvalidValueError,
     NotStoredError,
     ResultTooLargeError,
@@ -96,6 +98,8 @@ _MANY_CHANGES = 100_000
 _HIGHLIGHTED = 1024
 
 #: What answers one message, the message as that takes it alone, if it need not be in a packet, and its parts
+#: What raises an error unless a key may be changed that has this record, or none
+Condition: TypeAlias = Callable[[Record[Any] | None], None]
 Asking: TypeAlias = tuple[Matcher, Alone | None, tuple[Iterable[str], bytes, bytes]]
 
 P = ParamSpec("P")
@@ -329,7 +333,7 @@ class LocalEngine:
         return self._rights.check_of(keys, AskedRows(own, records.table))
 
     @_interrupted_plainly
-    def put_table(self, table: Any, *, match_all: bool) -> int:
+    def put_table(self, table: Any, *, match_all: bool, condition: Condition | None = None) -> int:
         self._check_indexed()
         self._check_writable()
         schema, options = self._staging.schema(), self._options
@@ -344,18 +348,34 @@ class LocalEngine:
             threads=options.threads,
             declared=self._declared,
         )
-        check = self._right_to_put(rows.keys, kinds, records)
+        check = self._on_condition(self._right_to_put(rows.keys, kinds, records), rows.keys, condition)
         self._staging.extend(rows.chunks, rows.keys, removed=kinds, expires=rows.expires, records=records, check=check)
         return len(rows.keys)
 
+    def _on_condition(self, right: Check | None, keys: U64Array | Strings, condition: Condition | None) -> Check | None:
+        """A check that also asks a condition for the record of the one key that is changed."""
+        if condition is None:
+            return right
+        (key,) = dict.fromkeys(from_strings(keys).to_pylist() if isinstance(keys, Strings) else keys.tolist())
+
+        def check(staged: StagedChanges) -> None:
+            if right is not None:
+                right(staged)
+            if len(staged.of_keys(keys).changes().keys):
+                raise IndexChangedError(f"a change of key {key!r} is staged; consolidate, and look at it again")
+            condition(self.get(key))
+
+        return check
+
     @_interrupted_plainly
-    def delete(self, keys: Any, *, must_exist: bool, is_single: bool) -> int:
+    def delete(self, keys: Any, *, must_exist: bool, is_single: bool, condition: Condition | None = None) -> int:
         self._check_indexed()
         self._check_writable()
         checks = KEY_CHECKS[self._key_type]
         own = checks.many([checks.one(keys, "key")], "keys") if is_single else checks.many(keys, "keys")
 
         right = None if self._rights is None else self._rights.check_of(own)
+        right = self._on_condition(right, own, condition)
 
         def check(staged: StagedChanges) -> None:
             if right is not None:

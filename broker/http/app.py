@@ -20,10 +20,11 @@ from tagmatch.broker.http.bodies import (
     with_options,
 )
 from tagmatch.broker.http.call import HttpCall, Receive, Send
+from tagmatch.broker.http.preconditions import Repeats, digest_of, seconds_in
 from tagmatch.broker.http.routes import ROUTES, Route
 from tagmatch.broker.http.streams import Sender, form_of, form_wanted, rows_in
 from tagmatch.broker.wire import MAX_JSON, GoneError, read_json, write_json
-from tagmatch.model.errors import TagMatchError, UnavailableError
+from tagmatch.model.errors import DeadlineMissed, TagMatchError, UnavailableError
 
 if TYPE_CHECKING:
     from tagmatch.broker.service import Service
@@ -35,6 +36,7 @@ class App:
     def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
         self.service, self.loop = service, loop
         self._calls: set[HttpCall] = set()
+        self._repeats = Repeats()
         server = service.config.server
         self.threads = ThreadPoolExecutor(2 * server.max_calls + 3 * RESERVED, "tagmatch-http-call")
 
@@ -89,16 +91,35 @@ class App:
                 return await self._performed(call, route)
 
     async def _performed(self, call: HttpCall, route: Route) -> Answer | None:
+        """The answer, in the time that the client gives; of a change with a key, the one that it had before."""
+        body = await call.whole(MAX_JSON) if route.rows is None else b""
+        key = call.header("idempotency-key") if route.role == "write" else ""
+        asked = digest_of(call.scope, body) if key else b""
+        if key and (answer := self._repeats.begin(call.user.name, key, asked)) is not None:
+            return answer
+        is_done, seconds = False, seconds_in(call.header("request-timeout")) if call.has_timeout else None
+        try:
+            async with contextlib.nullcontext() if seconds is None else asyncio.timeout(seconds):
+                found = await self._found(call, route, body)
+            if key and found is not None:
+                self._repeats.end(call.user.name, key, asked, found)
+                is_done = True
+        except TimeoutError:
+            call.ended.set()
+            late = f"there is no answer within {seconds:g} s; what the call changes may still take effect"
+            raise DeadlineMissed(late) from None
+        finally:
+            if key and not is_done:
+                self._repeats.forget(call.user.name, key)
+        return found
+
+    async def _found(self, call: HttpCall, route: Route, body: bytes) -> Answer | None:
         query = call.scope["query_string"]
         given = query_options(route.perform, query, route.name) if query else {}
         if route.rows is not None:
-            await self.loop.run_in_executor(self.threads, self._stream, call, route, given)
-            return None
-        if route.has_body:
-            body = await call.whole(MAX_JSON)
-            given = with_options(read_json(body, "the body"), given, route.name) if body else given
-        elif call.scope["method"] not in ("GET", "HEAD"):
-            await call.whole(MAX_JSON)
+            return await self.loop.run_in_executor(self.threads, self._stream, call, route, given)
+        if body and route.has_body:
+            given = with_options(read_json(body, "the body"), given, route.name)
         if not route.takes_any:
             given = options_of(route.perform, given, route.name)
         if route.is_direct:
@@ -107,14 +128,15 @@ class App:
             found = await self.loop.run_in_executor(self.threads, lambda: route.perform(call, **given))
         return found if isinstance(found, Answer) else Answer(write_json(found))
 
-    def _stream(self, call: HttpCall, route: Route, given: dict[str, Any]) -> None:
+    def _stream(self, call: HttpCall, route: Route, given: dict[str, Any]) -> Answer | None:
         """Answer rows of the body, as they come, in a thread that may wait."""
-        gives_rows = route.rows == "messages"
-        call.form = form_wanted(call.header("accept"), form_of(call.header("content-type"))) if gives_rows else "json"
+        if route.rows == "subscriptions":
+            rows = rows_in(call, are_messages=False, match_all=given.get("match_all") is True)
+            return Answer(b"".join(route.perform(call, rows, **given)))
+        call.form = form_wanted(call.header("accept"), form_of(call.header("content-type")))
         sender = Sender(call, call.form)
         try:
-            rows = rows_in(call, are_messages=gives_rows, match_all=given.get("match_all") is True)
-            for part in route.perform(call, rows, **given):
+            for part in route.perform(call, rows_in(call, are_messages=True), **given):
                 sender.write(part)
             if call.answers is not None:
                 sender.write(call.answers.end())
@@ -125,6 +147,7 @@ class App:
             if sender.has_begun:
                 sender.fail(error)
             raise
+        return None
 
     def close(self) -> None:
         """Take no more work."""

@@ -47,6 +47,11 @@ class HttpCall(Call):
         """A header, empty if it is not there."""
         return self.headers.get(name.encode(), b"").decode("latin-1")
 
+    @property
+    def has_timeout(self) -> bool:
+        """Whether its client gives it a time."""
+        return b"request-timeout" in self.headers
+
     def watch(self) -> None:
         """See from now on, when all of the body has come, whether the client goes."""
 

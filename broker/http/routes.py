@@ -13,12 +13,13 @@ import pyarrow as pa
 from tagmatch.broker.access import Incoming
 from tagmatch.broker.answers import ACTIONS, PUTS, Matching, MatchingBest
 from tagmatch.broker.config import Role
-from tagmatch.broker.http.bodies import Answer, RefusedError, key_in
+from tagmatch.broker.http.bodies import Answer, Headers, RefusedError, key_in
 from tagmatch.broker.http.call import HttpCall
+from tagmatch.broker.http.preconditions import condition_of, is_known, tag_of
 from tagmatch.broker.http.streams import ROW_FIELDS
 from tagmatch.broker.wire import area_of, record_to_json, write_json
 from tagmatch.files.rows import read_sets
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NotStoredError
 from tagmatch.model.input.places import area_from
 from tagmatch.model.options import Wanted
 from tagmatch.model.where.areas import NOWHERE, Place
@@ -149,14 +150,18 @@ def _get(call: HttpCall) -> Answer:
     found = call.index.get(_key(call))
     if found is None:
         raise RefusedError(404, f"there is no subscription with the key {call.path_key[:60]!r}")
-    return Answer(write_json(record_to_json(found)))
+    tag = [(b"etag", tag_of(found).encode())]
+    if is_known(found, call.header("if-none-match")):
+        return Answer(b"", 304, headers=tag)
+    return Answer(write_json(record_to_json(found)), headers=tag)
 
 
-def _put(call: HttpCall, *, commit: bool = True, **given: Any) -> Body:
+def _put(call: HttpCall, *, commit: bool = True, **given: Any) -> Answer:
     """Store a subscription: a row as in files, or a record as `GET` gives it."""
     index, key = call.index, _key(call)
     rows = [{**row, "key": key} for row in _rows_of(given)]
-    staged = index.put_many(_table(call, rows), match_all=True)
+    condition = _condition(call)
+    staged = index._engine.put_table(_table(call, rows), match_all=True, condition=condition)
     call.service.metrics.changes.labels("put").inc()
     return _changed(call, staged, commit=commit)
 
@@ -225,20 +230,29 @@ def _table(call: HttpCall, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_batches(batches)
 
 
-def _delete(call: HttpCall, *, commit: bool = True) -> Body:
+def _delete(call: HttpCall, *, commit: bool = True) -> Answer:
     index, key = call.index, _key(call)
-    if key not in index.records:
-        raise RefusedError(404, f"there is no subscription with the key {call.path_key[:60]!r}")
-    staged = index.delete(key)
+    condition = _condition(call)
+    try:
+        staged = index._engine.delete(key, must_exist=condition is None, is_single=True, condition=condition)
+    except NotStoredError:
+        raise RefusedError(404, f"there is no subscription with the key {call.path_key[:60]!r}") from None
     call.service.metrics.changes.labels("delete").inc()
     return _changed(call, staged, commit=commit)
 
 
-def _changed(call: HttpCall, staged: int, *, commit: bool) -> Body:
+def _condition(call: HttpCall) -> Any:
+    return condition_of(call.header("if-match"), call.header("if-none-match"))
+
+
+def _changed(call: HttpCall, staged: int, *, commit: bool) -> Answer:
     found: dict[str, Any] = {"staged": staged, "committed": commit}
+    headers: Headers = []
     if commit:
         found["changes"] = call.index.consolidate()._asdict()
-    return found
+        if (record := call.index.get(_key(call))) is not None:
+            headers.append((b"etag", tag_of(record).encode()))
+    return Answer(write_json(found), headers=headers)
 
 
 # -- the service -------------------------------------------------------------------------------------------------------

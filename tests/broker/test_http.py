@@ -6,7 +6,10 @@ import http.client
 import json
 import random
 import socket
+import threading
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -15,6 +18,8 @@ import pytest
 from support.service import USERS, config, value
 
 from tagmatch import Circle, TagMatch
+from tagmatch.broker.http.bodies import Answer
+from tagmatch.broker.http.preconditions import Repeats
 from tagmatch.broker.service import Service, serving
 from tagmatch.records import records_after
 
@@ -331,3 +336,87 @@ def test_pages_of_several_segments_list_each_key_once_in_order(key_type, monkeyp
         for after in (every[0], every[20], every[-1]):
             found = [each.key for each in records_after(index.snapshot, after, 5)]
             assert found == every[every.index(after) + 1 :]
+
+
+# -- conditions, repeats, deadlines ------------------------------------------------------------------------------------
+
+
+def test_a_subscription_changes_only_if_it_is_as_the_client_knows_it():
+    with served(USERS) as (service, client):
+        once = {"If_None_Match": "*"}
+        status, headers, _ = client.ask("PUT", "/subscriptions/1", {"tags": ["a"]}, **once)
+        assert status == 200
+        first = headers["etag"]
+        status, headers, problem = client.ask("PUT", "/subscriptions/1", {"tags": ["b"]}, **once)
+        assert (status, headers["etag"]) == (412, first), problem
+        assert client.ask("GET", "/subscriptions/1", If_None_Match=first)[::2] == (304, b"")
+        status, headers, _ = client.ask("PUT", "/subscriptions/1", {"tags": ["b"]}, If_Match=first)
+        assert status == 200
+        second = headers["etag"]
+        assert second != first
+        for method in ("PUT", "DELETE"):
+            body = {"tags": ["c"]} if method == "PUT" else None
+            assert client.ask(method, "/subscriptions/1", body, If_Match=first)[0] == 412
+            assert client.ask(method, "/subscriptions/2", body, If_Match="*")[0] == 412
+        assert client.ask("GET", "/subscriptions/1")[1]["etag"] == second
+        assert service.index.stats()["staged"] == 0
+        service.index.put(1, ["d"])  # what is staged counts, too
+        assert client.ask("DELETE", "/subscriptions/1", If_Match=second)[0] == 409
+        service.index.consolidate()
+        assert client.ask("DELETE", "/subscriptions/1", If_Match="*")[0] == 200
+        assert client.ask("PUT", "/subscriptions/1", {"tags": ["a"]}, If_None_Match=second)[0] == 400
+
+
+def test_of_many_at_once_one_changes_it():
+    with served() as (service, client):
+        _, headers, _ = client.ask("PUT", "/subscriptions/1", {"tags": ["a"]})
+
+        def change(number: int) -> int:
+            with contextlib.closing(Http(service)) as own:
+                return own.ask("PUT", "/subscriptions/1", {"tags": [str(number)]}, If_Match=headers["etag"])[0]
+
+        with ThreadPoolExecutor(6) as threads:
+            found = Counter(threads.map(change, range(12)))
+        assert found[200] == 1
+        assert found.keys() <= {200, 409, 412}
+
+
+def test_a_change_that_is_sent_again_is_made_once():
+    with served(USERS) as (_, client):
+        sent = [client.ask("PUT", "/subscriptions/1", {"tags": ["a"]}, Idempotency_Key="x") for _ in range(2)]
+        assert sent[0][2] == sent[1][2]
+        assert [each[1].get("idempotent-replayed") for each in sent] == [None, "true"]
+        assert client.ask("PUT", "/subscriptions/1", {"tags": ["b"]}, Idempotency_Key="x")[0] == 422
+        client.token = "token-write"  # keys are those of one user
+        assert client.ask("PUT", "/subscriptions/1", {"tags": ["b"]}, Idempotency_Key="x")[0] == 200
+        assert client.ask("PUT", "/subscriptions/1", {"tags": 7}, Idempotency_Key="y")[0] == 400
+        assert client.ask("PUT", "/subscriptions/1", {"tags": ["7"]}, Idempotency_Key="y")[0] == 200
+        rows = lines([{"key": 5, "tags": ["e"]}])
+        many = [client.ask("POST", "/subscriptions", rows, Content_Type=NDJSON, Idempotency_Key="z") for _ in range(2)]
+        assert many[0][2] == many[1][2]
+        assert many[1][1]["idempotent-replayed"] == "true"
+        assert client.ask("DELETE", "/subscriptions/5", Idempotency_Key="é" * 9)[0] == 400
+
+
+def test_answers_that_are_kept_are_bounded():
+    repeats = Repeats()
+    for number in range(10_000):
+        user = f"u{number % 50}"
+        assert repeats.begin(user, str(number), b"") is None
+        repeats.end(user, str(number), b"", Answer(b"{}"))
+    kept = [len(each) for each in repeats._of_users.values()]
+    assert max(kept) <= 256
+    assert sum(kept) == repeats._count <= 4096
+
+
+def test_a_deadline_is_kept(monkeypatch):
+    with served() as (service, client):
+        for text in ("0", "-1", "nan", "soon", "1e9"):
+            status, _, problem = client.ask("POST", "/count", {"tags": []}, Request_Timeout=text)
+            assert (status, "Request-Timeout" in problem["detail"]) == (400, True)
+        assert client.ask("POST", "/count", {"tags": []}, Request_Timeout="5.5")[0] == 200
+        let = threading.Event()
+        monkeypatch.setattr(type(service.index), "match_count", lambda *_, **__: let.wait(30))
+        status, _, problem = client.ask("POST", "/count", {"tags": []}, Request_Timeout="0.05")
+        let.set()
+        assert (status, problem["kind"]) == (504, "DeadlineMissed")
