@@ -115,7 +115,7 @@ class EncodedMessages:
     """Messages as ranks and codes, in packets; any number of the first ones can be had, and is made when asked for."""
 
     def __init__(self, matcher: Matcher, rows: TagLists) -> None:
-        size = matcher.packet_size.fewest
+        size = matcher.packet_size.queries  # as one thread takes them
 
         @cache
         def packet(first: int, last: int) -> Preprocessed:
