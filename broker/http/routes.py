@@ -15,6 +15,7 @@ from tagmatch.broker.answers import ACTIONS, PUTS, Matching, MatchingBest
 from tagmatch.broker.config import Role
 from tagmatch.broker.http.bodies import Answer, Headers, RefusedError, key_in
 from tagmatch.broker.http.call import HttpCall
+from tagmatch.broker.http.openapi import document
 from tagmatch.broker.http.preconditions import condition_of, is_known, tag_of
 from tagmatch.broker.http.streams import ROW_FIELDS
 from tagmatch.broker.wire import area_of, record_to_json, write_json
@@ -45,6 +46,7 @@ class Route(NamedTuple):
     takes_any: bool = False  # Whether `perform` checks its options itself
     # What rows of the body are: `perform(call, incoming, **options)` gives what goes back as they come
     rows: Literal["messages", "subscriptions"] | None = None
+    answers: tuple[str, ...] = ()  # Types of content of its answers, if they are no JSON
 
 
 def _within(given: object) -> Any:
@@ -267,6 +269,10 @@ def _ready(call: HttpCall) -> Answer:
     return Answer(write_json({"status": "ready" if is_ready else "not ready"}), 200 if is_ready else 503)
 
 
+def _description(_: HttpCall) -> Body:
+    return document(ROUTES)
+
+
 def _action(name: str, *, has_body: bool = False) -> Route:
     found = ACTIONS[name]
     return Route(name, found.role, found.description, found.perform, has_body=has_body, is_action=True)
@@ -295,4 +301,5 @@ ROUTES: dict[str, dict[str, Route]] = {
     "/calls": {"GET": _action("calls")},
     "/healthz": {"GET": Route("health", None, "Whether the service is alive.", _health, is_action=True)},
     "/readyz": {"GET": Route("ready", None, "Whether the service takes calls.", _ready, is_action=True)},
+    "/openapi.json": {"GET": Route("openapi", None, "This description.", _description, is_action=True)},
 }

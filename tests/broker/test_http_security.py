@@ -1,0 +1,280 @@
+"""A user without the right is refused on every call over HTTP, and no client takes more than it may."""
+
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.certificates import Authority
+from support.service import USERS, config, value
+from test_flight_security import EXPIRED, UNDONE, VALID, WRONG
+from test_http import NDJSON, Http, lines, served
+
+from tagmatch import TagMatch
+from tagmatch.broker.config import ROLES, User
+from tagmatch.broker.config_file import token_sha256
+from tagmatch.broker.http.routes import ROUTES
+from tagmatch.broker.service import Service, serving
+
+Asked = tuple[str, str, Any, dict[str, str]]
+MESSAGE: dict[str, Any] = {"tags": ["a"]}
+#: What each route is asked here, and others nothing
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", "/match"): MESSAGE,
+    ("POST", "/count"): MESSAGE,
+    ("POST", "/exists"): MESSAGE,
+    ("POST", "/explain"): MESSAGE,
+    ("POST", "/match_many"): [MESSAGE],
+    ("POST", "/subscriptions"): [{"key": 1, "tags": ["a"]}],
+    ("PUT", "/subscriptions/{key}"): MESSAGE,
+}
+#: Every call that needs a token, and its role
+CALLS = {
+    (method, path): route.role
+    for path, methods in ROUTES.items()
+    for method, route in methods.items()
+    if route.role is not None
+}
+
+
+def asked(client: Http, call: tuple[str, str]) -> tuple[int, dict[str, str], Any]:
+    method, path = call
+    return client.ask(method, path.replace("{key}", "1"), BODIES.get(call))
+
+
+@pytest.fixture(scope="module")
+def secured():
+    users = (*USERS, EXPIRED, VALID, User("few", token_sha256("few"), "write", filter="size = 1"))
+    with served(users) as both:
+        yield both
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_without_a_valid_token_every_call_is_refused(secured, call):
+    service, client = secured
+    for token in WRONG:
+        client.token = token
+        before = value(service, "tagmatch_refused_total", reason="unauthenticated")
+        status, headers, problem = asked(client, call)
+        assert (status, headers["www-authenticate"], problem["kind"]) == (401, "Bearer", "AccessError")
+        assert value(service, "tagmatch_refused_total", reason="unauthenticated") == before + 1
+    assert len(service.index) == service.index.stats()["staged"] == 0
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_each_role_may_do_what_it_may_and_no_more(secured, call):
+    service, client = secured
+    for role in ROLES:
+        client.token = f"token-{role}"
+        before = value(service, "tagmatch_refused_total", reason="role")
+        status, _, found = asked(client, call)
+        if ROLES.index(role) < ROLES.index(CALLS[call]):
+            assert (status, found["kind"]) == (403, "AccessError")
+            assert CALLS[call] in found["detail"]
+            assert value(service, "tagmatch_refused_total", reason="role") == before + 1
+        elif call[1].strip("/") not in UNDONE:
+            assert status in (200, 400, 404), found
+    client.token = "token-admin"
+    client.ask("DELETE", "/subscriptions/1")
+
+
+def test_a_user_with_a_filter_sees_and_changes_its_keys(secured):
+    _, client = secured
+    client.token = "token-admin"
+    for key in (1, 2):
+        assert client.ask("PUT", f"/subscriptions/{key}", {"tags": ["a"], "data": {"size": key}})[0] == 200
+    client.token = "few"
+    assert client.ask("POST", "/match", MESSAGE)[2] == {"keys": [1]}
+    assert client.ask("POST", "/match_many", [MESSAGE])[2] == [{"keys": [1]}]
+    assert client.ask("POST", "/count", MESSAGE)[2] == {"count": 1}
+    assert client.ask("POST", "/explain", MESSAGE)[2]["sets"][0]["keys"] == [1]
+    assert [each["key"] for each in client.ask("GET", "/subscriptions")[2]["subscriptions"]] == [1]
+    assert [client.ask("GET", f"/subscriptions/{key}")[0] for key in (1, 2)] == [200, 404]
+    for method, body in (("PUT", {"tags": ["b"], "data": {"size": 1}}), ("DELETE", None)):
+        for headers in ({}, {"If_Match": "*"}):
+            assert client.ask(method, "/subscriptions/2", body, **headers)[0] in (403, 404, 412)
+    assert client.ask("PUT", "/subscriptions/3", {"tags": ["b"], "data": {"size": 2}})[0] == 403
+    assert client.ask("POST", "/subscriptions", [{"key": 2, "tags": ["b"], "size": 1}])[0] == 403
+    assert client.ask("GET", "/sessions")[0] == 403
+    client.token = "token-admin"
+    assert client.ask("GET", "/subscriptions/2")[2]["alternatives"][0]["tags"] == ["a"]
+    for key in (1, 2):
+        assert client.ask("DELETE", f"/subscriptions/{key}")[0] == 200
+
+
+def test_headers_are_read_as_http_has_them(secured):
+    service, _ = secured
+    with contextlib.closing(Http(service)) as client:
+        for text in ("bearer token-read", "BEARER token-read", "Bearer  token-read"):
+            assert client.ask("POST", "/match", MESSAGE, Authorization=text)[0] == 200
+        for text in ("Basic token-read", "token-read", "Bearer", "", "Bearer é"):
+            assert client.ask("POST", "/match", MESSAGE, Authorization=text)[0] == 401
+
+
+def test_what_is_too_large_is_refused():
+    with served(max_message_bytes=4096, max_batch_rows=100) as (service, _):
+        many = [{"key": key, "tags": ["a" * 40]} for key in range(1, 1000)]
+        for path, body, kind in [
+            ("/match", {"tags": ["a" * (2 << 20)]}, "application/json"),
+            ("/subscriptions/1", {"tags": ["a" * (2 << 20)]}, "application/json"),
+            ("/subscriptions", many, "application/json"),
+            ("/subscriptions", lines(many), NDJSON),
+            ("/match_many", many, "application/json"),
+            ("/match_many", b"x" * 100_000, NDJSON),
+        ]:
+            with contextlib.closing(Http(service)) as client:
+                method = "PUT" if path.endswith("1") else "POST"
+                status, _, problem = client.ask(method, path, body, Content_Type=kind)
+                assert status in (400, 413), problem
+                assert "at most" in problem["detail"]
+        with contextlib.closing(Http(service)) as client:  # more messages than one may be large go by and by
+            assert (
+                len(client.ask("POST", "/match_many", lines([MESSAGE] * 5000), Content_Type=NDJSON)[2].splitlines())
+                == 5000
+            )
+            status, _, problem = client.ask("GET", "/" + "a" * 200_000)
+            assert status in (400, 404, 414)
+
+
+def held(service: Service, stack: contextlib.ExitStack, token: str = "") -> socket.socket:
+    """A stream that is under way: a message has been answered."""
+    assert service.http is not None
+    raw = stack.enter_context(socket.create_connection(("127.0.0.1", service.http.port), timeout=60))
+    authorization = f"Authorization: Bearer {token}\r\n" if token else ""
+    head = f"POST /match_many HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n{authorization}"
+    data = lines([MESSAGE])
+    raw.sendall(f"{head}Content-Type: {NDJSON}\r\n\r\n".encode() + b"%x\r\n%s\r\n" % (len(data), data))
+    assert b"200 OK" in raw.recv(1000)
+    return raw
+
+
+def test_there_are_not_too_many_at_once():
+    with served(max_calls=4) as (service, client), contextlib.ExitStack() as stack:
+        for _ in range(4):
+            held(service, stack)
+        status, headers, problem = client.ask("POST", "/match", MESSAGE)
+        assert (status, headers["retry-after"], problem["kind"]) == (429, "1", "Overloaded")
+        assert client.ask("GET", "/stats")[0] == 200  # of everyone, who is an administrator here
+        stack.close()
+        wait_until(lambda: client.ask("POST", "/match", MESSAGE)[0] == 200)
+    with served(USERS, max_calls=8, max_user_calls=2) as (service, client), contextlib.ExitStack() as stack:
+        client.token = "token-read"
+        for _ in range(2):
+            held(service, stack, "token-read")
+        assert client.ask("POST", "/match", MESSAGE)[0] == 429
+        client.token = "token-write"
+        assert client.ask("POST", "/match", MESSAGE)[0] == 200
+    with served(USERS, rate=5) as (_, client):
+        client.token = "token-read"
+        assert 429 in [client.ask("POST", "/match", MESSAGE)[0] for _ in range(10)]
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_connections_have_a_bound():
+    with served(max_connections=2) as (service, _), contextlib.ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(socket.create_connection(("127.0.0.1", service.http.port)))
+        wait_until(lambda: len(service.http._state.connections) == 8)
+        ninth = stack.enter_context(socket.create_connection(("127.0.0.1", service.http.port), timeout=30))
+        with contextlib.suppress(ConnectionError):
+            assert ninth.recv(10) == b""
+
+
+def ends(raw: socket.socket) -> bytes:
+    """What still comes, until the service closes the connection."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while part := raw.recv(1 << 16):
+            found += part
+    return found
+
+
+def test_slow_clients_are_cut(monkeypatch):
+    monkeypatch.setattr("tagmatch.broker.http.call.FIRST_S", 0.3)
+    monkeypatch.setattr("tagmatch.broker.http.server.FIRST_S", 0.5)
+    monkeypatch.setattr("tagmatch.broker.http.call.UNREAD_S", 0.5)
+    with served() as (service, client), contextlib.ExitStack() as stack:
+        assert client.ask("PUT", "/subscriptions/1", {"tags": ["a"]})[0] == 200
+        for begun in (
+            b"",
+            b"POST /match HTT",
+            b"POST /match HTTP/1.1\r\nHost: a\r\nX",
+            b"POST /match HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{",
+            b"POST /match_many HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n[",
+        ):
+            raw = stack.enter_context(socket.create_connection(("127.0.0.1", service.http.port), timeout=30))
+            raw.sendall(begun)
+            ends(raw)
+        raw = stack.enter_context(socket.create_connection(("127.0.0.1", service.http.port), timeout=30))
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        data = lines([MESSAGE] * 400_000)
+        raw.sendall(
+            b"POST /match_many HTTP/1.1\r\nHost: a\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
+            % (NDJSON.encode(), len(data))
+        )
+        with contextlib.suppress(OSError):  # it reads nothing
+            raw.sendall(data)
+        wait_until(lambda: service.limits.stats()["calls"] == 0)
+        wait_until(lambda: service.limits.stats()["bytes"] == 0)
+        assert client.ask("POST", "/match", MESSAGE)[2] == {"keys": [1]}
+
+
+def test_a_token_that_expires_ends_its_stream(monkeypatch):
+    with served((*USERS, VALID)) as (service, _), contextlib.ExitStack() as stack:
+        raw = held(service, stack, "token-early")
+        monkeypatch.setattr(User, "has_expired", lambda _: True)
+        assert b"expired" in ends(raw)
+
+
+def test_while_the_service_drains():
+    with served(USERS, drain_seconds=5) as (service, client), contextlib.ExitStack() as stack:
+        raw = held(service, stack, "token-read")
+        service.drain()
+        for call in CALLS:
+            status = asked(client, call)[0]
+            is_action = ROUTES[call[1]][call[0]].is_action
+            assert status == (200 if is_action else 503), call
+        raw.sendall(b"0\r\n\r\n")
+        assert raw.recv(100).endswith(b"0\r\n\r\n")
+        assert service.end()
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", service.http.port))
+
+
+def test_tls(tmp_path):
+    ours, others = Authority("ours"), Authority("others")
+    server = ours.certificate("localhost")
+    for name, pem in {"tls_cert": server.cert, "tls_key": server.key, "client_ca": ours.cert}.items():
+        (tmp_path / name).write_bytes(pem)
+    paths = {name: str(tmp_path / name) for name in ("tls_cert", "tls_key", "client_ca")}
+    with TagMatch(threads=1, device="cpu") as index, serving(index, config(USERS, **paths)) as service:
+        assert service.http is not None
+        assert service.http.url.startswith("https://127.0.0.1:")
+        for authority, shown, is_taken in [(ours, True, True), (ours, False, False), (others, True, False)]:
+            context = ssl.create_default_context(cadata=authority.cert.decode())
+            context.check_hostname = False
+            if shown:
+                own = ours.certificate("client")
+                (tmp_path / "own").write_bytes(own.cert + own.key)
+                context.load_cert_chain(tmp_path / "own")
+            found = b""
+            with (
+                contextlib.suppress(ssl.SSLError, ConnectionError),
+                socket.create_connection(("127.0.0.1", service.http.port), timeout=30) as raw,
+                context.wrap_socket(raw) as encrypted,
+            ):
+                encrypted.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                found = ends(encrypted)
+            assert is_taken == found.endswith(b'{"status": "alive"}')
+        with socket.create_connection(("127.0.0.1", service.http.port), timeout=30) as raw:
+            raw.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert b"alive" not in ends(raw)
