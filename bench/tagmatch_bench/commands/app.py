@@ -289,8 +289,8 @@ _PAPERS: Mapping[str, _Paper] = {
         ),
     ),
     "serve": _Paper(
-        "An index as a service over Arrow Flight: batches, single messages, latency, ten times too much, transport.",
-        "serve:serve_figure transport:transport_figure",
+        "An index as a service over Arrow Flight and HTTP: batches, single messages, latency, overload, transport.",
+        "serve:serve_figure over_http:over_http_figure transport:transport_figure",
         None,
         (
             opt.sets(1_000_000, min=8, max=100_000_000), opt.queries(65_536, "Different messages.", 10_000_000),

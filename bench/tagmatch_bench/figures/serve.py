@@ -64,7 +64,7 @@ def serve_figure(bench: Bench) -> Result:
             index.add_sets(workload.sets["tags"], workload.sets["key"])
             index.consolidate()
         served = stack.enter_context(ServedIndex(folder, bench.options.threads))
-        stack.enter_context(_switching())
+        stack.enter_context(switching())
         _batches(bench, result, index, served, queries)
         singles = [list(each) for each in queries.to_pylist()]
         with connect(served.url) as tm:
@@ -76,7 +76,8 @@ def serve_figure(bench: Bench) -> Result:
 
 
 @contextmanager
-def _switching() -> Iterator[None]:
+def switching() -> Iterator[None]:
+    """Have threads ask for the interpreter lock as often as those of a service do."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     try:
@@ -94,7 +95,7 @@ def _batches(bench: Bench, result: Result, index: TagMatch, served: ServedIndex,
             index.match_many(parts[number % len(parts)])
 
     def over_flight(count: int) -> list[pa.ListArray]:
-        return _streamed(connection, parts, max(1, count // BATCH))
+        return streamed(connection, parts, max(1, count // BATCH))
 
     works: dict[str, Callable[[int], Any]] = {IN_PROCESS: in_process, FLIGHT: over_flight}
     found = bench.rates("serve: batches", works, len(parts) * BATCH)
@@ -102,13 +103,13 @@ def _batches(bench: Bench, result: Result, index: TagMatch, served: ServedIndex,
     panel.add_all(found, "batches")
     ratio = found[FLIGHT].ratios(found[IN_PROCESS])
     result.add("over Flight against match_many in process", ratio, "times", Target(0.8))
-    answers = _streamed(connection, parts, len(parts))
+    answers = streamed(connection, parts, len(parts))
     right = pa.concat_arrays([index.match_many(part) for part in parts])
     result.compare("batches", FLIGHT, pa.concat_arrays(answers), right)
     connection.close()
 
 
-def _streamed(connection: Connection, parts: list[pa.ListArray], count: int) -> list[pa.ListArray]:
+def streamed(connection: Connection, parts: list[pa.ListArray], count: int) -> list[pa.ListArray]:
     """The answers to `count` batches, which go over one stream while answers come."""
     stream = connection.open_stream(TAGS_ONLY, {"command": "match", "plain": True, "coalesce": True})
 
@@ -189,7 +190,7 @@ def _overload(bench: Bench, result: Result, served: ServedIndex, queries: pa.Lis
         connection = Connection(served.url)
         sent = answered = 0
         while time.perf_counter() < until:
-            answers = _streamed(connection, parts, len(parts))
+            answers = streamed(connection, parts, len(parts))
             sent += sum(map(len, parts))
             answered += sum(map(len, answers))
         counts.append((sent, answered))

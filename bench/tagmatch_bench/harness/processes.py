@@ -112,7 +112,8 @@ class ServedIndex:
         words = self._process.stdout.readline().split()
         if not words:
             raise TagMatchError("the service has not begun")
-        self.url, self._metrics = words[3].rstrip(","), words[-1]
+        # Such as: tagmatch: listening on grpc://… and http://…, metrics on http://…
+        self.url, self.http, self._metrics = words[3], words[5].rstrip(","), words[-1]
 
     def __enter__(self) -> Self:
         return self
