@@ -97,7 +97,10 @@ class App:
         asked = digest_of(call.scope, body) if key else b""
         if key and (answer := self._repeats.begin(call.user.name, key, asked)) is not None:
             return answer
-        is_done, seconds = False, seconds_in(call.header("request-timeout")) if call.has_timeout else None
+        is_done, seconds = False, None
+        if call.has_timeout:
+            seconds = seconds_in(call.header("request-timeout"))
+            await asyncio.sleep(0)  # from here on it is a task, as a timeout wants it
         try:
             async with contextlib.nullcontext() if seconds is None else asyncio.timeout(seconds):
                 found = await self._found(call, route, body)

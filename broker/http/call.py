@@ -117,7 +117,10 @@ class HttpCall(Call):
             *answer.headers,
         ]
         self.has_begun = True
+        body = b"" if self.scope["method"] == "HEAD" or answer.status == 304 else answer.body
+        if self.scope["state"]["whole"](answer.status, headers, body):
+            return
         self.until = time.monotonic() + UNREAD_S
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": answer.body})
+        await self._send({"type": "http.response.body", "body": body})
         self.until = None

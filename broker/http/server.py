@@ -7,7 +7,10 @@ import logging
 import resource
 import ssl
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Generator
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from tagmatch.broker.access import FIRST_S
 from tagmatch.broker.http.app import App
@@ -17,7 +20,7 @@ from tagmatch.model.errors import TagMatchError
 try:
     import uvloop
     from uvicorn.config import Config
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
     from uvicorn.server import ServerState
 except ImportError:
     raise TagMatchError(
@@ -30,12 +33,16 @@ if TYPE_CHECKING:
 # Seconds for which a connection may be without requests
 _IDLE_S = 75.0
 _BACKLOG = 512
+# Bytes of a body that is read before its request is looked at
+_BRIEF = 16_384
 
 
 class _Protocol(HttpToolsProtocol):
     """A connection: one beyond those that there may be is closed, and one that is silent where headers are due."""
 
     _due: asyncio.TimerHandle | None = None
+    _is_brief = False  # Whether the request has a body of few bytes
+    _held: tuple[RequestResponseCycle, Any] | None = None  # One that is not answered until it has come
     most: int
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -61,8 +68,40 @@ class _Protocol(HttpToolsProtocol):
         self.scope["state"]["transport"] = self.transport
 
     def on_headers_complete(self) -> None:
-        self._have_come()
+        length = dict(self.headers).get(b"content-length", b"")
+        self._is_brief = length.isdigit() and int(length) <= _BRIEF and not self.expect_100_continue
+        if not self._is_brief:
+            self._have_come()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._have_come()
+        super().on_message_complete()
+        if (held := self._held) is not None:
+            self._held = None
+            self._at_once(*held)
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.transport.abort()  # also if answers wait that nobody reads
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Begin with a request: with a brief one when all of it has come, as it can mostly be answered at once."""
+        cycle.scope["state"]["whole"] = partial(_write_whole, cycle)
+        if not cycle.more_body or not self._is_brief:
+            super()._start_asgi_task(cycle, app)
+        else:
+            self._held = cycle, app
+
+    def _at_once(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Answer in the callback that has read the request; what then still waits goes on as a task."""
+        context, answering = copy_context(), cycle.run_asgi(app)
+        try:
+            awaited = context.run(answering.send, None)
+        except StopIteration:
+            return
+        task = self.loop.create_task(_rest(answering, awaited), context=context)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def _await_headers(self) -> None:
         self._due = self.loop.call_later(FIRST_S, self.transport.abort)
@@ -71,6 +110,44 @@ class _Protocol(HttpToolsProtocol):
         if self._due is not None:
             self._due.cancel()
             self._due = None
+
+
+class _Awaited:
+    """Goes on with a coroutine that awaits something."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], awaited: Any) -> None:
+        self._coroutine, self._awaited = coroutine, awaited
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        step, awaited = self._coroutine.send, self._awaited
+        while True:
+            try:
+                given, step = (yield awaited), self._coroutine.send
+            except BaseException as error:
+                given, step = error, self._coroutine.throw
+            try:
+                awaited = step(given)
+            except StopIteration:
+                return
+
+
+async def _rest(coroutine: Coroutine[Any, Any, None], awaited: Any) -> None:
+    await _Awaited(coroutine, awaited)
+
+
+def _write_whole(cycle: RequestResponseCycle, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+    """Write a whole answer, if its client reads: what `send` would, by one call, and without a look at our headers."""
+    if cycle.disconnected or cycle.flow.write_paused:
+        return False
+    parts = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in headers)]
+    parts += [b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", body]
+    cycle.transport.write(b"".join(parts))
+    cycle.response_started = cycle.response_complete = True
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+    return True
 
 
 class HttpServer:
