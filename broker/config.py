@@ -26,7 +26,7 @@ Guarantee = Literal["at_most_once", "at_least_once"]
 #: The outcome of messages for which the queue of the hub has no room
 WhenBusy = Literal["wait", "drop"]
 #: Where a message says what it is: in its properties alone, or also in its payload, a JSON object
-Form = Literal["properties", "json"]
+Form = Literal["properties", "json", "cloudevents"]
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 #: Most notifications and bytes that an option can ask for
@@ -397,7 +397,8 @@ class GatewayOptions(Section):
     notifications: str = _text("")  # Where they go: the prefix, behind which the key is; empty: none go
     control: str = _text("")  # Where requests to subscribe and to unsubscribe come from; empty: none come
     write: bool = False  # Whether such requests are carried out; without, each is refused
-    form: Form = _one_of("properties", Form)  # `json`: a payload is an object, perhaps with tags, attributes, location
+    # `json`: a payload is an object, perhaps with tags, attributes, location; `cloudevents`: events come and go
+    form: Form = _one_of("properties", Form)
     session: str = _text("gateway")  # Name of the session whose notifications go out
     guarantee: Guarantee = _one_of("at_least_once", Guarantee)  # From a message's arrival to its notification
     # What happens to notifications for which the outbox of the gateway has no room

@@ -9,12 +9,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from tagmatch.broker.cloudevents import STRUCTURED, notification
 from tagmatch.broker.config import GatewayOptions
 from tagmatch.broker.hub import Hub, Published, Tallies
 from tagmatch.broker.incoming import DeadLetters, GatewayMessage, MessageRow, Requests, row_of, table_in
@@ -65,6 +66,7 @@ class KeyNotification:
     id: bytes | None  # What the message had
     seconds_left: float | None  # Until it expires
     redelivered: bool
+    content_type: str | None = None  # If it is known
 
 
 class Sending:
@@ -201,14 +203,20 @@ class Sending:
     def _outgoing(self, taken: pa.RecordBatch) -> list[KeyNotification]:
         now, naming, prefix = self._sessions.now(), self._options.naming, self._options.notifications
         found = []
-        columns = ("redelivered", "id", "payload", "keys")
+        columns, session = ("offset", "redelivered", "id", "payload", "keys"), self._session
+        are_events = self._options.form == "cloudevents"
         expiries = taken["expires"].cast(pa.int64()).to_pylist()
         lists = zip(*(taken[name].to_pylist() for name in columns), expiries, strict=True)
-        for redelivered, id_, payload, keys, expires in lists:
+        for offset, redelivered, id_, payload, keys, expires in lists:
             left = None if expires is None else (expires - now) / 1e6
             for key in keys:
                 topic = f"{prefix}{naming.separator}{naming.level(str(key))}"
-                found.append(KeyNotification(topic, payload or b"", id_, left, redelivered))
+                each = KeyNotification(topic, payload or b"", id_, left, redelivered)
+                if are_events:
+                    name = f"{session.mark_of(offset)}-{key}"
+                    event = notification(payload, [key], name, self._options.session)
+                    each = replace(each, payload=event, content_type=STRUCTURED)
+                found.append(each)
         return found
 
 

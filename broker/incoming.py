@@ -13,12 +13,13 @@ import re
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 
+from tagmatch.broker.cloudevents import Event, event_in, message_in, properties_in, written
 from tagmatch.broker.config import Form
 from tagmatch.broker.hub import EXPIRES, ID, PAYLOAD, Tallies
 from tagmatch.broker.wire import read_json as read_command
@@ -72,15 +73,33 @@ class MessageRow(NamedTuple):
     attributes: bytes  # packed, so that values of one attribute may be of any types
     location: list[tuple[float, float]]  # none, one or several
     channel: str | None
+    sent: GatewayMessage  # What is published: the message, or its event as a JSON object
 
 
 def row_of(came: GatewayMessage, form: Form, *, plane: bool = False) -> MessageRow:
-    """What a message says in its properties, and with the form `json` in its payload."""
+    """What a message says in its properties, and with the forms `json` and `cloudevents` in its payload."""
+    if form == "cloudevents":
+        return row_of_event(came, event_in(came.properties, came.payload), plane=plane)
+    found: Any = read_json(came.payload, "the payload") if form == "json" else {}
+    if not isinstance(found, dict):
+        raise InvalidTypeError(f"the payload must be a JSON object, not {type(found).__name__}")
+    return row_in(came, came, found, plane=plane)
+
+
+def row_of_event(came: GatewayMessage, event: Event, *, plane: bool = False) -> MessageRow:
+    """What an event says: its extensions are properties, and it is the payload as a JSON object."""
+    id_ = event["id"].encode(errors="replace") if came.id is None else came.id
+    sent = replace(came, properties=properties_in(event), payload=written(event), id=id_)
+    return row_in(came, sent, message_in(event), plane=plane)
+
+
+def row_in(came: GatewayMessage, sent: GatewayMessage, found: dict[str, Any], *, plane: bool = False) -> MessageRow:
+    """What a message says in properties, and in an object with `tags`, `attributes` and `location`."""
     tags: list[str] = []
     given: dict[str, list[Any]] = {}
     place: dict[str, float] = {}
     channel = None
-    for name, value in came.properties:
+    for name, value in sent.properties:
         if name == TAG:
             tags.append(value)
         elif name == TAG_LIST:
@@ -96,17 +115,13 @@ def row_of(came: GatewayMessage, form: Form, *, plane: bool = False) -> MessageR
     if len(place) == 1:
         raise InvalidValueError("properties lon and lat must be given together")
     location: Any = (place[LON], place[LAT]) if place else None
-    if form == "json":
-        found = read_json(came.payload, "the payload")
-        if not isinstance(found, dict):
-            raise InvalidTypeError(f"the payload must be a JSON object, not {type(found).__name__}")
-        _check_known(found, ("attributes", "location", "tags"), "the payload has no")
-        if not isinstance(found.get("attributes", {}), dict):
-            raise InvalidTypeError("attributes in the payload must be an object")
-        tags += tag_list(found.get("tags", []), "tags in the payload")
-        for name, value in found.get("attributes", {}).items():
-            given.setdefault(name, []).append(value)
-        location = found.get("location", location)
+    _check_known(found, ("attributes", "location", "tags"), "the payload has no")
+    if not isinstance(found.get("attributes", {}), dict):
+        raise InvalidTypeError("attributes in the payload must be an object")
+    tags += tag_list(found.get("tags", []), "tags in the payload")
+    for name, value in found.get("attributes", {}).items():
+        given.setdefault(name, []).append(value)
+    location = found.get("location", location)
     location = checked_locations(location, plane=plane)
     if TAG_LIST in given:
         raise InvalidValueError(f"an attribute of a message cannot be called {TAG_LIST!r} here")
@@ -116,7 +131,7 @@ def row_of(came: GatewayMessage, form: Form, *, plane: bool = False) -> MessageR
         "".join(tags).encode()
     except UnicodeEncodeError:
         raise InvalidValueError("a tag or a value has no UTF-8 form: it has half of a surrogate pair") from None
-    return MessageRow(came, tags, attributes, location, channel)
+    return MessageRow(came, tags, attributes, location, channel, sent)
 
 
 def table_in(rows: Sequence[MessageRow], steady: int = 0) -> pa.Table:
@@ -126,9 +141,9 @@ def table_in(rows: Sequence[MessageRow], steady: int = 0) -> pa.Table:
         columns["location"] = pa.array([row.location for row in rows], pa.list_(pa.list_(pa.float64())))
     if any(row.attributes for row in rows):
         columns["attributes"] = pa.array([row.attributes for row in rows], pa.binary())
-    columns[ID] = pa.array([row.came.id for row in rows], pa.binary())
-    columns[PAYLOAD] = pa.array([row.came.payload for row in rows], pa.large_binary())
-    left = [None if (until := row.came.until) is None else max(until - steady, 0) for row in rows]
+    columns[ID] = pa.array([row.sent.id for row in rows], pa.binary())
+    columns[PAYLOAD] = pa.array([row.sent.payload for row in rows], pa.large_binary())
+    left = [None if (until := row.sent.until) is None else max(until - steady, 0) for row in rows]
     columns[EXPIRES] = pa.array(left, pa.duration("us"))
     return pa.table(columns)
 

@@ -222,8 +222,11 @@ class MqttGateway(Gateway):
     def _incoming(self, message: Any) -> GatewayMessage:
         properties = message.properties
         seconds = getattr(properties, "MessageExpiryInterval", None)
+        given, kind = getattr(properties, "UserProperty", ()), getattr(properties, "ContentType", None)
+        if kind is not None and self.options.form == "cloudevents":
+            given = [*given, ("content-type", kind)]
         return GatewayMessage(
-            getattr(properties, "UserProperty", ()),
+            given,
             message.payload,
             getattr(properties, "CorrelationData", None),
             None if seconds is None else self.sessions.steady() + int(seconds * 1e6),
@@ -340,6 +343,8 @@ def _properties(each: KeyNotification) -> Any:
     properties = _new_properties(PacketTypes.PUBLISH)
     if each.id is not None:
         properties.CorrelationData = each.id
+    if each.content_type is not None:
+        properties.ContentType = each.content_type
     if each.seconds_left is not None:
         # In whole seconds, one at least
         properties.MessageExpiryInterval = min(max(math.ceil(each.seconds_left), 1), 2**32 - 1)

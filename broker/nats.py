@@ -303,6 +303,8 @@ def _headers(each: KeyNotification) -> dict[str, str] | None:
     headers = {}
     if each.id is not None:
         headers[_ID] = _CONTROLS.sub("\ufffd", each.id.decode(errors="replace"))
+    if each.content_type is not None:
+        headers["content-type"] = each.content_type
     if each.seconds_left is not None:
         headers[_EXPIRES_IN] = f"{max(each.seconds_left, 0.001):.3f}"
     if each.redelivered:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from bisect import bisect_left, insort
 from collections import Counter
@@ -111,6 +112,14 @@ class SessionConnection:
         with self._sessions.lock:
             return None if self._session.keys is None else set(self._session.keys)
 
+    def mark_of(self, offset: int) -> str:
+        """A text for an offset, which no other session has, before it or after it: `12-5f0c9a1be2d34c77`."""
+        return f"{offset}-{self._session.mark}"
+
+    def resume(self, mark: str) -> bool:
+        """Acknowledge up to an offset that `mark_of` has told; whether it was this session's."""
+        return self._sessions.acknowledge(self._session.name, self._session.subscriber, mark)
+
     def follow(self, keys: Iterable[Any]) -> None:
         """Follow more keys; SessionError if they are too many."""
         self._sessions.change(self._session, more=keys)
@@ -135,6 +144,7 @@ class _Session:
         self.number, self.name, self.subscriber, self.outbox, self.linger = number, name, subscriber, outbox, linger
         self.keys: set[Any] | None = set()
         self.ends = NEVER  # microseconds of `steady_us`; set while it is not connected
+        self.mark = secrets.token_hex(8)  # No other session has it, also not in another run of the service
 
 
 class Sessions:
@@ -290,6 +300,25 @@ class Sessions:
             if session is None or not _is_of(session, subscriber):
                 return False
             self._end(session)
+            return True
+
+    def acknowledge(self, name: str, subscriber: str, mark: str) -> bool:
+        """Let go of what a subscriber has, up to a text of `mark_of`; whether it was one of the session that there is.
+
+        SessionError if the subscriber has no session of this name.
+        """
+        digits, dash, own = mark.partition("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and (own or not dash)):
+            raise InvalidValueError(f"an id of a notification is as 12-5f0c9a1be2d34c77, not {mark[:60]!r}")
+        with self.lock:
+            self.end_expired()
+            session = self._by_name.get(name)
+            if session is None or session.subscriber != subscriber:
+                raise SessionError(f"you have no session {name[:60]!r}; connect to begin one")
+            if dash and own != session.mark:
+                return False
+            if session.outbox.guarantee == "at_least_once":
+                session.outbox.acknowledge(int(digits))
             return True
 
     def close(self) -> None:

@@ -136,10 +136,16 @@ class App:
         if route.rows == "subscriptions":
             rows = rows_in(call, are_messages=False, match_all=given.get("match_all") is True)
             return Answer(b"".join(route.perform(call, rows, **given)))
-        call.form = form_wanted(call.header("accept"), form_of(call.header("content-type")))
+        if route.rows == "own":
+            parts = route.perform(call, **given)
+            if isinstance(parts, Answer):
+                return parts
+        else:
+            call.form = form_wanted(call.header("accept"), form_of(call.header("content-type")))
+            parts = route.perform(call, rows_in(call, are_messages=True), **given)
         sender = Sender(call, call.form)
         try:
-            for part in route.perform(call, rows_in(call, are_messages=True), **given):
+            for part in parts:
                 sender.write(part)
             if call.answers is not None:
                 sender.write(call.answers.end())

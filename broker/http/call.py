@@ -33,6 +33,7 @@ class HttpCall(Call):
         self.has_begun = False  # Whether an answer goes to the client
         self.form: Form = "json"  # Of answers that are rows
         self.answers: Answers | None = None
+        self.encoder: Outgoing | None = None  # What makes answers, if none of `form` does
 
     def begin(self, act: Callable[[], None]) -> None:
         """Call `act` in another thread."""
@@ -40,6 +41,8 @@ class HttpCall(Call):
 
     def outgoing(self, schema: pa.Schema) -> Outgoing:
         """What makes answers of batches with this schema."""
+        if self.encoder is not None:
+            return self.encoder
         self.answers = Answers(self.form, schema)
         return self.answers
 

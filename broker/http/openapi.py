@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Any
 
 from tagmatch.broker.answers import kinds_of
+from tagmatch.broker.cloudevents import BATCH, STRUCTURED
 from tagmatch.broker.http.bodies import PROBLEM
 from tagmatch.broker.http.streams import NAMES, Form
 from tagmatch.model import VERSION
@@ -34,7 +35,19 @@ _NAMED: dict[str, Object] = {
     "channel": {"type": "string", "description": "The channel of the message, which has its deadline."},
     "unique": {"type": "boolean", "description": "Give each key once."},
 }
+_BINARY: Object = {"type": "string", "format": "binary"}
+_PUBLISHED: Object = {"$ref": "#/components/schemas/Published"}
+_MESSAGES: Object = {"anyOf": [_PUBLISHED, {"type": "array", "items": _PUBLISHED}]}
 _SCHEMAS: Object = {
+    "Published": {
+        "type": "object",
+        "properties": {
+            **{name: _NAMED[name] for name in ("tags", "attributes", "location", "channel")},
+            "id": {"type": "string", "description": "What notifications carry back."},
+            "payload": {"description": "What they carry: a text, or JSON."},
+            "expires_in": {"type": "number", "description": "Seconds."},
+        },
+    },
     "Problem": {
         "type": "object",
         "required": ["type", "title", "status", "detail", "kind"],
@@ -113,13 +126,18 @@ def _operation(path: str, route: Any) -> Object:
         "responses": {"200": _answer(route), "default": {"$ref": "#/components/responses/Problem"}},
         "security": [] if route.role is None else [{"token": []}],
     }
-    if route.rows is not None:
+    if route.rows == "own":
+        if route.has_body:
+            content: Object = {"application/json": {"schema": _MESSAGES}, NAMES["arrow"].decode(): {"schema": _BINARY}}
+            content |= {kind: {"schema": {"type": ["object", "array"]}} for kind in (STRUCTURED, BATCH)}
+            found["requestBody"] = {"required": True, "content": content}
+    elif route.rows is not None:
         one = "Message" if route.rows == "messages" else "Subscription"
         rows = {"type": "array", "items": {"$ref": f"#/components/schemas/{one}"}}
         schemas: dict[Form, Object] = {
             "json": rows,
             "lines": {"type": "string"},
-            "arrow": {"type": "string", "format": "binary"},
+            "arrow": _BINARY,
         }
         content = {NAMES[form].decode(): {"schema": schema} for form, schema in schemas.items()}
         found["requestBody"] = {"required": True, "content": content}
@@ -135,7 +153,10 @@ def _answer(route: Any) -> Object:
     if route.answers:
         return {"description": "The answer.", "content": {each: {} for each in route.answers}}
     if route.rows == "messages":
-        return {"description": "Answers, in order.", "content": {name.decode(): {} for name in NAMES.values()}}
+        return {
+            "description": "Answers, in order.",
+            "content": {name.decode(): {} for form, name in NAMES.items() if form != "events"},
+        }
     schema = (
         {"$ref": "#/components/schemas/Record"}
         if route.name == "get" and not _has(route, "after")
@@ -168,6 +189,8 @@ def _of_headers(route: Any) -> list[Object]:
         names.append("Idempotency-Key")
     if route.name in ("get", "put", "delete") and route.rows is None and not _has(route, "after"):
         names += ["If-None-Match"] if route.name == "get" else ["If-Match", "If-None-Match"]
+    if _has(route, "after") and route.rows == "own":
+        names.append("Last-Event-ID")
     return [{"name": name, "in": "header", "schema": {"type": "string"}} for name in names]
 
 

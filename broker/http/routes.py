@@ -15,6 +15,7 @@ from tagmatch.broker.answers import ACTIONS, PUTS, Matching, MatchingBest
 from tagmatch.broker.config import Role
 from tagmatch.broker.http.bodies import Answer, Headers, RefusedError, key_in
 from tagmatch.broker.http.call import HttpCall
+from tagmatch.broker.http.notifications import EventStream, acknowledge, end_session, publish
 from tagmatch.broker.http.openapi import document
 from tagmatch.broker.http.preconditions import condition_of, is_known, tag_of
 from tagmatch.broker.http.streams import ROW_FIELDS
@@ -45,7 +46,7 @@ class Route(NamedTuple):
     is_direct: bool = False  # Whether `perform` is a coroutine, which takes no time of the loop to speak of
     takes_any: bool = False  # Whether `perform` checks its options itself
     # What rows of the body are: `perform(call, incoming, **options)` gives what goes back as they come
-    rows: Literal["messages", "subscriptions"] | None = None
+    rows: Literal["messages", "subscriptions", "own"] | None = None  # `own`: `perform(call, **options)` reads itself
     answers: tuple[str, ...] = ()  # Types of content of its answers, if they are no JSON
 
 
@@ -294,10 +295,44 @@ ROUTES: dict[str, dict[str, Route]] = {
         "PUT": Route("put", "write", "Store a subscription.", _put, has_body=True, takes_any=True),
         "DELETE": Route("delete", "write", "Remove the subscription of a key.", _delete),
     },
+    "/notifications": {
+        "GET": Route(
+            "notify",
+            "read",
+            "Notifications of a session, as server-sent events.",
+            EventStream,
+            rows="own",
+            answers=("text/event-stream",),
+        )
+    },
+    "/acknowledge": {
+        "POST": Route(
+            "notify",
+            "read",
+            "Let go of notifications up to the id of an event.",
+            acknowledge,
+            has_body=True,
+            is_action=True,
+        )
+    },
+    "/publish": {
+        "POST": Route(
+            "publish",
+            "write",
+            "Match messages, and notify sessions.",
+            publish,
+            has_body=True,
+            takes_any=True,
+            rows="own",
+        )
+    },
     "/consolidate": {"POST": _action("consolidate", has_body=True)},
     "/stats": {"GET": _action("stats")},
     "/info": {"GET": _action("info")},
     "/sessions": {"GET": _action("sessions")},
+    "/sessions/{key}": {
+        "DELETE": Route("end_session", "read", "End a session of one's own.", end_session, is_action=True)
+    },
     "/calls": {"GET": _action("calls")},
     "/healthz": {"GET": Route("health", None, "Whether the service is alive.", _health, is_action=True)},
     "/readyz": {"GET": Route("ready", None, "Whether the service takes calls.", _ready, is_action=True)},

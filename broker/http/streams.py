@@ -30,7 +30,7 @@ from tagmatch.model.names import near_match
 if TYPE_CHECKING:
     from tagmatch.broker.http.call import HttpCall
 
-Form = Literal["json", "lines", "arrow"]
+Form = Literal["json", "lines", "arrow", "events"]
 KINDS: dict[str, Form] = {
     "application/json": "json",
     "application/x-ndjson": "lines",
@@ -41,6 +41,7 @@ NAMES: dict[Form, bytes] = {
     "json": b"application/json",
     "lines": b"application/x-ndjson",
     "arrow": b"application/vnd.apache.arrow.stream",
+    "events": b"text/event-stream",
 }
 CODECS = ("zstd", "gzip")
 #: What a subscription has, besides data
@@ -346,7 +347,7 @@ class Sender:
 
     def __init__(self, call: HttpCall, form: Form) -> None:
         self._call, self.form, self.has_begun = call, form, False
-        self._codec = codec_wanted(call.header("accept-encoding"))
+        self._codec = None if form == "events" else codec_wanted(call.header("accept-encoding"))
         self._sink, self._stream = _Sink(), None
         if self._codec is not None:
             self._stream = pa.CompressedOutputStream(pa.PythonFile(self._sink, "w"), self._codec)
@@ -373,6 +374,8 @@ class Sender:
         """Write the error by which an answer ends that has begun, where it has lines; its connection is cut then."""
         if self.form == "lines":
             self.write(b'{"error":' + problem_of(error).body + b"}\n")
+        elif self.form == "events":  # it is told already
+            self.end()
 
     def _compressed(self) -> bytes:
         data = b"".join(self._sink.parts)
@@ -384,6 +387,8 @@ class Sender:
         if call.ended.is_set():
             raise GoneError
         headers = [] if self.has_begun else [(b"content-type", NAMES[self.form]), (b"vary", b"accept, accept-encoding")]
+        if headers and self.form == "events":
+            headers = [headers[0], (b"cache-control", b"no-store")]
         if headers and self._codec is not None:
             headers.append((b"content-encoding", self._codec.encode()))
         self.has_begun = call.has_begun = True

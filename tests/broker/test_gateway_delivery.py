@@ -2,10 +2,12 @@
 
 import asyncio
 import gc
+import json
 from collections import Counter
 from concurrent.futures import Future
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from support.agreement import index_of, loaded
 from support.gateway_sides import SIDES, Between, Secured, between, running_on
@@ -85,6 +87,42 @@ def test_attributes_locations_channels_and_times_come_through(side, broker):
         refused, matched = (4, 3) if times else (2, 2)
         assert (counts["refused"], counts["matched"], len(client.got)) == (refused, matched, 2)
         assert tm.stats()["channels"]["alarm"]["answered"] == 1
+
+
+def test_events_come_and_go_in_each_mode(side, broker):
+    event = {"specversion": "1.0", "id": "e1", "source": "/shop", "type": "order", "price": "9"}
+    kind, data = "application/json", {"tags": ["a"], "n": 1}
+    where = ['type = "order" and source prefix "/s" and price < 10']
+    with (
+        index_of([["a"]], [7], where=where) as tm,
+        running_on(side, tm, broker.port, form="cloudevents") as (gateway, sessions),
+        side.client(broker.port) as client,
+    ):
+        structured = {**event, "datacontenttype": kind, "data": data}
+        client.publish(json.dumps(structured).encode(), ("unknown", "x"))
+        place = f"in{side.separator}x"
+        if side.name == "mqtt":
+            client.publish_to(place, json.dumps(data).encode(), ContentType=kind, UserProperty=list(event.items()))
+        else:
+            headers = {"content-type": kind, **{f"ce-{name}": value for name, value in event.items()}}
+            client.publish_to(place, json.dumps(data).encode(), headers=headers)
+        client.publish(b"no event", ("tag", "a"))
+        client.wait(2)
+        gateway._hub.publish(
+            pa.table({"tags": [["a"]], "type": ["order"], "source": ["/s"], "price": [9], "payload": [b"plain"]})
+        )
+        got = client.wait(3)
+        assert [json.loads(each.payload) for each in got[:2]] == [{**structured, "matchedkeys": "[7]"}] * 2
+        assert [each.id for each in got] == [b"e1", b"e1", None]
+        made = json.loads(got[2].payload)
+        assert (made["type"], made["source"], made["data"]) == (
+            "tagmatch.notification", f"/tagmatch/sessions/{side.name}", "plain"
+        )  # fmt: skip
+        wait_until(lambda: gateway.stats()["waiting"] == 0)
+        counts = gateway.stats()
+        assert is_accounted_for(counts)
+        assert (counts["received"], counts["matched"], counts["refused"], counts["waiting_bytes"]) == (3, 2, 1, 0)
+        wait_until(lambda: sessions.stats()["delivered"] == 3)
 
 
 @pytest.mark.parametrize("write", [True, False])
