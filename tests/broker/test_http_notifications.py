@@ -3,12 +3,17 @@
 import contextlib
 import http.client
 import json
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.brokers import Proxy
+from support.documents import ROOT
 from support.service import USERS, value
 from support.waiting import wait_until
 from test_flight_security import VALID
@@ -327,3 +332,45 @@ def test_streams_that_have_ended_leave_no_thread(both):
     wait_until(lambda: service.subscribers.sessions.stats()["connected"] == 0)
     assert value(service, "tagmatch_calls_total", call="notify") >= 20
     assert client.ask("POST", "/match", {"tags": ["cat"]})[0] == 200
+
+
+# -- JavaScript --------------------------------------------------------------------------------------------------------
+
+EXAMPLE = ROOT / "examples" / "http_client.mjs"
+
+
+def node(script: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = ["node", str(script), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
+def test_the_example_in_javascript():
+    with served(USERS) as (service, _):
+        done = node(EXAMPLE, service.http.url, "token-write")
+        printed, errors = done.communicate(timeout=120)
+    assert (done.returncode, errors) == (0, "")
+    assert printed.splitlines() == ["{ keys: [ 7 ] }", '[ 7 ] {"text": "miaow"}']
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
+def test_the_example_in_javascript_goes_on_after_a_lost_connection(both, tmp_path):
+    service, client = both
+    begin, _, _ = EXAMPLE.read_text().partition('await call("PUT"')
+    script = tmp_path / "follow.mjs"
+    script.write_text(begin + 'for await (const each of follow("js", [7])) console.log(each.offset, each.payload);\n')
+    with contextlib.closing(Proxy(service.http.port)) as proxy, node(script, f"http://127.0.0.1:{proxy.port}") as run:
+        assert run.stdout is not None
+        seen = list[int]()
+        try:
+            wait_until(lambda: service.subscribers.sessions.stats()["connected"] == 1)
+            for part in range(3):
+                published(client, range(20 * part, 20 * part + 20))
+                while len({*seen}) < 20 * part + 20:
+                    seen.append(json.loads(run.stdout.readline().split(" ", 1)[1])["n"])
+                proxy.cut()
+        finally:
+            run.kill()
+    assert sorted({*seen}) == [*range(60)]
