@@ -168,12 +168,19 @@ class ServerOptions(Section):
             return self.host == "localhost"
 
 
+#: How often a follower looks for a newer snapshot, in seconds
+FOLLOW_S = 0.25
+
+
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """Which index is served; other fields are those of `TagMatch.open`."""
+    """Which index is served, and who changes it; other fields are those of `TagMatch.open`."""
 
     path: str | None = None  # Its folder or URI; the command line may give it instead
     create: bool = False  # Begin an empty index if the path has no index
+    follow: bool = False  # Only answer, from what another service saves there
+    writer: str | None = None  # With `follow`: how errors call that service, such as its address
+    copy_to: str | None = None  # A folder or URI that gets each snapshot, for services that follow it
     key_type: Literal["integer", "string"] | None = None  # Of an index that is begun; of others, what its keys must be
     exact: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -186,10 +193,21 @@ class IndexOptions:
     keys: Literal["indexed", "unindexed"] = "indexed"  # `unindexed` refuses what asks by key
     order: Order = "fifo"  # In which order messages of channels, the sections [[channel]], are matched
 
+    def __post_init__(self) -> None:
+        for name in ("create", "copy_to"):
+            if self.follow and getattr(self, name):
+                raise InvalidValueError(f"{name} is for the service that changes the index; leave it out with follow")
+        if self.writer is not None and not self.follow:
+            raise InvalidValueError("writer names the service that changes the index, and needs `follow = true`")
+
     @property
     def keywords(self) -> dict[str, Any]:
         """Those of `TagMatch.open`."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("path", "create")}
+        others = ("path", "create", "follow", "writer", "copy_to")
+        found = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in others}
+        if self.follow and self.auto_reload is None:
+            found["auto_reload"] = FOLLOW_S
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,10 @@ _Stats = Callable[[], dict[str, Any]]
 class _Figures(Collector):
     """Figures of the index, of calls under way, and of subscribers, looked up on request."""
 
-    def __init__(self, index: _Stats, limits: _Stats, subscribers: _Stats) -> None:
-        self._index, self._limits, self._subscribers = index, limits, subscribers
+    def __init__(
+        self, index: _Stats, limits: _Stats, subscribers: _Stats, copied: Callable[[], float] | None = None
+    ) -> None:
+        self._index, self._limits, self._subscribers, self._copied = index, limits, subscribers, copied
 
     def collect(self) -> Iterator[Metric]:
         """Give the current figures; nothing of a closed index."""
@@ -52,6 +54,10 @@ class _Figures(Collector):
             yield GaugeMetricFamily("tagmatch_staged_changes", "Changes that wait for consolidate.", stats["staged"])
             yield GaugeMetricFamily("tagmatch_index_bytes", "Bytes of the index in memory.", stats["index_bytes"])
             yield from _channels(stats["channels"])
+            yield from _lag(stats)
+        if self._copied is not None:
+            what = "Since the copy for followers lacks something; 0: nothing."
+            yield GaugeMetricFamily("tagmatch_copy_behind_seconds", what, self._copied())
         limits = self._limits()
         yield GaugeMetricFamily("tagmatch_connections", "Clients that have calls under way.", limits["connections"])
         yield GaugeMetricFamily("tagmatch_calls_under_way", "Calls under way, streams among them.", limits["calls"])
@@ -70,6 +76,19 @@ class _Figures(Collector):
                     found[name] = kind(name, what, labels=["session"] if is_gateway else [])
                 found[name].add_metric([part] if is_gateway else [], value)
         yield from found.values()
+
+
+def _lag(stats: dict[str, Any]) -> Iterator[Metric]:
+    """How old what a follower answers from may be, and which snapshot that is, by its number."""
+    if stats["number"] is not None:
+        yield GaugeMetricFamily("tagmatch_snapshot_number", "Number of the snapshot that answers.", stats["number"])
+    if (lag := stats["lag"]) is not None:
+        what = "Since it was last seen that nothing newer is saved."
+        yield GaugeMetricFamily("tagmatch_behind_seconds", what, lag["behind_seconds"])
+        what = "Since the snapshot that answers was taken over."
+        yield GaugeMetricFamily("tagmatch_snapshot_seconds", what, lag["snapshot_seconds"])
+        failed = float(stats["reload_error"] is not None)
+        yield GaugeMetricFamily("tagmatch_reload_failed", "1 if the last look failed, as `reload_error` says.", failed)
 
 
 def _channels(channels: dict[str, dict[str, Any]]) -> Iterator[Metric]:
@@ -95,9 +114,11 @@ def _channels(channels: dict[str, dict[str, Any]]) -> Iterator[Metric]:
 class Metrics:
     """Counters of one service."""
 
-    def __init__(self, index: _Stats, limits: _Stats, subscribers: _Stats) -> None:
+    def __init__(
+        self, index: _Stats, limits: _Stats, subscribers: _Stats, copied: Callable[[], float] | None = None
+    ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Figures(index, limits, subscribers))
+        self.registry.register(_Figures(index, limits, subscribers, copied))
         own: Any = {"registry": self.registry}
         self.messages = Counter("tagmatch_messages", "Messages that came in.", **own)
         self.answers = Counter("tagmatch_answers", "Messages that were answered.", **own)
@@ -243,7 +264,7 @@ class HttpEndpoint:
     def __init__(
         self, options: MetricsOptions, text: Callable[[], bytes], readiness: Callable[[], tuple[bool, bytes]]
     ) -> None:
-        self._text, self._readiness = text, readiness
+        self.show(text, readiness)
         self._loop = asyncio.new_event_loop()
         self.open: dict[asyncio.Task[Any] | None, None] = {}  # what answers, the oldest first
         begun = asyncio.start_server(self._answer, options.host, options.port, limit=MAX_REQUEST)
@@ -255,6 +276,10 @@ class HttpEndpoint:
         self.url = f"http://{in_url(options.host)}:{self._server.sockets[0].getsockname()[1]}"
         self._thread = threading.Thread(target=self._loop.run_forever, name="tagmatch-http", daemon=True)
         self._thread.start()
+
+    def show(self, text: Callable[[], bytes], readiness: Callable[[], tuple[bool, bytes]]) -> None:
+        """Show these from now on."""
+        self._text, self._readiness = text, readiness
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         own = asyncio.current_task()

@@ -28,6 +28,7 @@ from tagmatch.broker.flight import FlightCall, Method, Transport
 from tagmatch.broker.http.server import HttpServer
 from tagmatch.broker.hub import Subscribers
 from tagmatch.broker.observe import LOG, HttpEndpoint, Metrics, Span, set_up_logs, spans
+from tagmatch.broker.replicas import Copies, first_of
 from tagmatch.broker.wire import GoneError, UnauthenticatedError, in_url, is_expected, name_of, read_json, write_json
 from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import (
@@ -44,12 +45,13 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.names import near_match
 from tagmatch.model.options import Channel, Order
+from tagmatch.model.storage.repository import location_of
 
 
 class Service:
     """An index, served; `serving` starts one, and ends it."""
 
-    def __init__(self, index: TagMatch[Any], config: Config, span: Span) -> None:
+    def __init__(self, index: TagMatch[Any], config: Config, span: Span, copies: Copies | None = None) -> None:
         stats, server = index.stats(), config.server
         self.index, self.config, self._span = index, config, span
         self.key_type, self.plane = stats["key_type"], bool(stats["plane"])
@@ -59,7 +61,8 @@ class Service:
         self._draining = threading.Lock()
         self._was_answered: bool | None = None  # all that was under way, once it has ended
         self.subscribers = Subscribers(index, config, self.key_type)
-        self.metrics = Metrics(index.stats, self.limits.stats, self.subscribers.stats)
+        copied = None if copies is None else copies.behind
+        self.metrics = Metrics(index.stats, self.limits.stats, self.subscribers.stats, copied)
         methods: dict[str, Method] = {
             "DoExchange": partial(self._stream, "exchange", EXCHANGES),
             "DoPut": partial(self._stream, "put", PUTS),
@@ -281,7 +284,7 @@ NO_USERS = "there are no users: everyone who can connect may do everything"
 
 
 @contextlib.contextmanager
-def serving(index: TagMatch[Any], config: Config | None = None) -> Iterator[Service]:
+def serving(index: TagMatch[Any], config: Config | None = None, copies: Copies | None = None) -> Iterator[Service]:
     """Serve an index within a `with` block: by default on a free port of this machine, for everyone on it.
 
     At its end the service drains: for at most `drain_seconds` calls under way are answered.
@@ -291,7 +294,7 @@ def serving(index: TagMatch[Any], config: Config | None = None) -> Iterator[Serv
     config.check_exposure()
     check_files(config)
     try:
-        service = Service(index, config, spans(to_console=config.log.traces))
+        service = Service(index, config, spans(to_console=config.log.traces), copies)
         service.subscribers.start()
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, TagMatchError):
@@ -316,18 +319,26 @@ def run(config: Config, announce: Callable[[str], None]) -> None:
         stop.set()
 
     with contextlib.ExitStack() as stack:
-        index = stack.enter_context(opened(config))
+        shown = None
+        if config.metrics.enabled:  # before the index is open, which may take long
+            shown = HttpEndpoint(
+                config.metrics, lambda: b"", lambda: (False, b"not ready: the index is not open yet\n")
+            )
+            stack.callback(shown.close)
+        index = stack.enter_context(first_of(partial(opened, config)) if config.index.follow else opened(config))
         make_ready(index)
-        service = stack.enter_context(serving(index, config))
+        copies = None
+        if config.index.copy_to is not None:
+            copies = stack.enter_context(Copies(_path_in(config), config.index.copy_to))
+        service = stack.enter_context(serving(index, config, copies))
         signal.set_wakeup_fd(-1)  # from here on, both drain; until here they have ended the process
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, obey)
         where = f"listening on {service.url}"
         if service.http is not None:
             where += f" and {service.http.url}"
-        if config.metrics.enabled:
-            shown = HttpEndpoint(config.metrics, service.metrics.text, service.readiness)
-            stack.callback(shown.close)
+        if shown is not None:
+            shown.show(service.metrics.text, service.readiness)
             where += f", metrics on {shown.url}/metrics"
         announce(where)
         gc.collect()
@@ -348,7 +359,7 @@ def notes_on(config: Config) -> list[str]:
     """What may surprise, though it can be meant, and what a service that begins now would miss."""
     notes = [] if config.users else [NO_USERS]
     try:
-        if config.index.path is None or not config.index.create:
+        if config.index.path is None or not (config.index.create or config.index.follow):
             TagMatch.snapshots(_path_in(config))
     except TagMatchError as error:
         notes.append(str(error))
@@ -368,8 +379,11 @@ def opened(config: Config) -> TagMatch[Any]:
     """The index that a configuration names."""
     options, path = config.index, _path_in(config)
     channels = [each.channel for each in config.channel]
+    place: Any = path
+    if options.follow:
+        place = location_of(path, "INDEX").followed(options.writer or "the service that saves it")
     try:
-        return TagMatch.open(path, **options.keywords, channels=channels)
+        return TagMatch.open(place, **options.keywords, channels=channels)
     except IndexNotFoundError:
         if not options.create:
             raise
@@ -389,6 +403,8 @@ def with_arguments(
     port: int | None,
     channels: Sequence[Channel] = (),
     order: Order | None = None,
+    *,
+    follow: bool = False,
 ) -> Config:
     """The configuration, where arguments of the command line take the place of some options.
 
@@ -399,7 +415,7 @@ def with_arguments(
         by_name[each.name] = ChannelOptions(each.name, each.due if each.deadline is not None else None, each.priority)
     return replace(
         config,
-        index=replace(config.index, **_given(path=path, order=order)),
+        index=replace(config.index, **_given(path=path, order=order, follow=follow or None)),
         server=replace(config.server, **_given(host=host, port=port)),
         channel=tuple(by_name.values()),
     )

@@ -356,8 +356,12 @@ def empty_segment(options: LayoutOptions, key_type: KeyType = "integer") -> Segm
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
-def check_bounds(segment: Segment, rows: int, tags: int) -> None:
-    """See that no number in the tables of a segment with so many rows and tags points out of them."""
+def check_bounds(segment: Segment, rows: int, tags: int, *, tables: bool = True) -> None:
+    """See that no number of a segment with so many rows and tags points out of its tables; or only of its deletions."""
+    if segment.deletions is not None:
+        _check_deletions(segment, rows)
+    if not tables:
+        return
     vocabulary, tagsets, keys = segment.vocabulary, segment.tagsets, segment.keys
     if vocabulary.kept_hashes is not None:
         _check_length("vocabulary", "hashes", vocabulary.kept_hashes, tags)
@@ -375,8 +379,6 @@ def check_bounds(segment: Segment, rows: int, tags: int) -> None:
     if keys.expires is not None:
         _check_length("times at which keys expire", "times", keys.expires, len(keys.keys.values))
     _check_partitions(segment, rows, tags)
-    if segment.deletions is not None:
-        _check_deletions(segment, rows)
     if segment.records is not None:
         _check_records(segment.records, None if keys.names is None else len(keys.names))
 

@@ -499,23 +499,6 @@ class Snapshot:
         """Whether `verify` finds nothing."""
         return all(segment.is_sound for segment in self.segments)
 
-    def with_tables_of(self, other: Snapshot) -> Snapshot:
-        """The same, where both have a saved segment with the very tables of the other, and sound files.
-
-        Of the same tables more and more rows are deleted. A segment that has rows again that were deleted is another
-        one, though its name, which stands for its contents, is the same.
-        """
-        sound = [segment for segment in other.segments if segment.is_sound]
-        known = {(segment.name, segment.options): segment for segment in sound}
-
-        def shared(segment: Segment) -> Segment:
-            earlier = segment if segment.name is None else known.get((segment.name, segment.options), segment)
-            came_back = earlier.deletions is not None and not earlier.deletions.are_within(segment.deletions)
-            # Not its `earliest`: rows that it lacks, as their keys have expired, may still be there
-            return segment if came_back else replace(earlier, deletions=segment.deletions, earliest=segment.earliest)
-
-        return replace(self, segments=tuple(map(shared, self.segments)))
-
     @property
     def is_whole(self) -> bool:
         """Whether all is in one segment, of which no rows are deleted."""

@@ -310,7 +310,8 @@ class Changing:
         renew_in_forks(self, "_consolidating", "_replacing")
         self._look_at = time.monotonic() + _FILES_LOOK_S
         self._answer_from(self.prepared(self._without_expired(self._laid_out(snapshot))))
-        self._changed = time.monotonic()  # when there was last something to merge
+        # When there was last something to merge, when what answers was last the newest, and when it was taken over
+        self._changed = self._looked = self._taken = time.monotonic()
         self.merging = Background(self.merge_all, "tagmatch-merge", "segments are not merged")
         failed = "keys that have expired are not dropped yet"
         self._expiring = Background(self.expire, "tagmatch-expiry", failed, _REST_S, in_forks=True)
@@ -451,9 +452,11 @@ class Changing:
                     "there is nothing to reload: this TagMatch is in memory only; open it with a path"
                 )
             self._location.check_reloadable()
+            looked = time.monotonic()
             if self._known == {self._location.manifest()["snapshot"]} and before.snapshot.is_sound:
+                self._looked = looked
                 return False
-            snapshot = open_with(self._location, before.snapshot.key_type).with_tables_of(before.snapshot)
+            snapshot = open_with(self._location, before.snapshot.key_type, before.snapshot)
             assert snapshot.name is not None
             known = {snapshot.name}
 
@@ -466,6 +469,8 @@ class Changing:
 
             opened = self._without_expired(self._laid_out(snapshot))
             self._take_over(self.prepared(opened, before), know)
+            self._looked = looked
+            self._taken = time.monotonic()
             return True
 
     def follow(self) -> float | None:
@@ -476,6 +481,13 @@ class Changing:
             if self._known:
                 raise
         return self._options.auto_reload
+
+    @property
+    def lag(self) -> dict[str, float] | None:
+        """With `auto_reload`: seconds since what answers was seen to be the newest, and since it was taken over."""
+        now = time.monotonic()
+        none = self._options.auto_reload is None
+        return None if none else {"behind_seconds": now - self._looked, "snapshot_seconds": now - self._taken}
 
     def end(self) -> None:
         """End the threads in the background, and let nothing answer any more."""

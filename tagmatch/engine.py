@@ -749,6 +749,7 @@ class LocalEngine:
             "directory_bytes": sum(segment.keys.directory_bytes for segment in segments),
             "path": None if self._location is None else str(self._location),
             "reload_error": self.changing.following.error,
+            "lag": self.changing.lag,
             **self._pipeline.stats(),
         }
 

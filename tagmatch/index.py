@@ -1550,7 +1550,9 @@ class Index(Generic[K]):
             since; `None` if it never was); `staged` changes that are not in it yet, also those that a program that
             ended has left; `changes`: how many keys were `added`, `already_there`, `removed` or `missing` in all, as
             `consolidate` says it of its own, since the opening; `path`, or the URI without passwords;
-            `reload_error`: what went wrong when `auto_reload` last looked for a newer snapshot, `None` if nothing did.
+            `reload_error`: what went wrong when `auto_reload` last looked for a newer snapshot, `None` if nothing did;
+            `lag`, with `auto_reload`: `behind_seconds` since it was last seen that nothing newer is saved, and
+            `snapshot_seconds` since what answers was taken over; `None` without.
             Where it is matched: `device`, `devices`, `device_notes` (why not on others), `threads`, `exact`, `plane`;
             with a CUDA device, `matched_by`: how many queries it and the CPU have matched since the last
             `consolidate()`, without those that `match` answers in its own thread ((query, partition) pairs where

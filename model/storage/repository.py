@@ -82,6 +82,7 @@ class Repository:
 
     files: ByteStore
     number: int | None = None  # of the snapshot to read; `None`: the current one
+    writer: str | None = None  # of an index that is only followed: the program that changes it, in words
 
     @classmethod
     def at(cls, given: str | Path, options: StoreOptions | None = None) -> Repository:
@@ -99,7 +100,7 @@ class Repository:
     @property
     def changeable(self) -> ChangeableStore | None:
         """The place, if the index can be changed in it: it has logs of staged changes, and positions of clients."""
-        return self.files.changeable if self.number is None else None
+        return self.files.changeable if self.number is None and self.writer is None else None
 
     def absolute(self) -> Repository:
         """The same location for processes that work in another folder."""
@@ -108,6 +109,10 @@ class Repository:
     def numbered(self, number: int) -> Repository:
         """The location of one snapshot of the index, by its number; it is read-only."""
         return replace(self, number=number)
+
+    def followed(self, writer: str) -> Repository:
+        """The location of an index that another program changes, which messages name so; it is read-only."""
+        return replace(self, writer=writer)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -159,14 +164,17 @@ class Repository:
             told = "it is a file, not a folder" if kind else "no such folder"
         raise IndexNotFoundError(f"there is no index at {self}: {told}")
 
-    def open(self) -> Snapshot:
-        """The snapshot, verified; IndexNotFoundError, IndexVersionError, IndexCorruptError, TagMatchError."""
-        return _of_one_moment(self.manifest, self._verified)
+    def open(self, earlier: Snapshot | None = None) -> Snapshot:
+        """The snapshot, verified; IndexNotFoundError, IndexVersionError, IndexCorruptError, TagMatchError.
 
-    def _verified(self, manifest: Manifest) -> Snapshot:
-        for entry in staged_of(manifest) if self.files.changeable else ():
+        With an earlier one of the index, which stays open, it shares the tables that both have.
+        """
+        return _of_one_moment(self.manifest, partial(self._verified, earlier))
+
+    def _verified(self, earlier: Snapshot | None, manifest: Manifest) -> Snapshot:
+        for entry in staged_of(manifest) if self.changeable else ():
             self.files.check(entry["name"], entry)
-        return self._snapshot(manifest)
+        return self._snapshot(manifest, earlier=earlier)
 
     def open_unverified(self, name: str) -> Snapshot:
         """The snapshot of that name, mapped but not read, so that damage may go unnoticed; errors as `open`."""
@@ -207,8 +215,8 @@ class Repository:
 
         _of_one_moment(self.manifest, check)
 
-    def _snapshot(self, manifest: Manifest, *, verify: bool = True) -> Snapshot:
-        segments = read_segments(self.files, manifest, verify=verify)
+    def _snapshot(self, manifest: Manifest, *, verify: bool = True, earlier: Snapshot | None = None) -> Snapshot:
+        segments = read_segments(self.files, manifest, verify=verify, earlier=earlier)
         self.files.forget(names_of(manifest))
         return Snapshot(segments, str(manifest["snapshot"]), number_of(manifest))
 
@@ -216,6 +224,10 @@ class Repository:
 
     def check_writable(self) -> None:
         """See that `save` can be called with `known` snapshots; InvalidValueError if the index is read-only here."""
+        if self.writer is not None:
+            raise InvalidValueError(
+                f"cannot change {self}: this program only follows the index; make changes at {self.writer}"
+            )
         if self.files.changeable is None:  # without locks, no program can tell whether another one writes
             raise InvalidValueError(
                 f"cannot change {self}: an index on a store is read-only; change one in a folder and put it there with "
@@ -492,9 +504,9 @@ def _possible(text: str, name: str) -> str:
     raise InvalidValueError(f"{name} must have neither U+0000 nor half of a surrogate pair, which {text!r:.80} has")
 
 
-def open_with(location: Repository, key_type: KeyType | None) -> Snapshot:
+def open_with(location: Repository, key_type: KeyType | None, earlier: Snapshot | None = None) -> Snapshot:
     """`Repository.open` for keys of this type, if one is given; another is an `InvalidValueError`."""
-    snapshot = location.open()
+    snapshot = location.open(earlier)
     if key_type not in (None, found := snapshot.key_type):
         raise InvalidValueError(
             f'the keys of the index {location} have key_type "{found}", not "{key_type}"; leave out key_type'

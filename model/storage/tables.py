@@ -20,7 +20,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -445,21 +445,56 @@ def table_of(**columns: pa.Array) -> pa.Table:
 Read: TypeAlias = Callable[[str, str, dict[str, Entry]], tuple[dict[str, pa.Array], list[OpenFile]]]
 
 
-def read_segments(store: ByteStore, manifest: Manifest, *, verify: bool) -> tuple[Segment, ...]:
+def read_segments(
+    store: ByteStore, manifest: Manifest, *, verify: bool, earlier: Snapshot | None = None
+) -> tuple[Segment, ...]:
     """The segments whose files an index has, each as long as it has to be; IndexCorruptError, IndexVersionError.
 
-    To verify them, all is read: files have their checksums, and no number in tables points out of them.
+    To verify them, all is read: files have their checksums, and no number in tables points out of them. Of segments
+    that an earlier snapshot has, with sound files, only deletions are read: names stand for contents.
     """
-    segments = segments_of(manifest, partial(_mapped_table, store, verify))
-    for segment, entry in zip(segments, manifest["segments"], strict=True):
+    read = partial(_mapped_table, store, verify)
+    known = {} if earlier is None else {(each.name, each.options): each for each in earlier.segments if each.is_sound}
+    options = _options_of(manifest)
+    found = []
+    for entry in manifest["segments"]:
+        segment = None
+        if (old := known.get((entry["name"], options))) is not None:
+            segment = _with_deletions(old, entry, read)
+        is_new = segment is None
+        if segment is None:
+            segment = _segment(entry, options, key_type_of(manifest) == "string", read, LONG_AGO)
         if verify:
             try:
-                check_bounds(segment, entry["rows"], entry["tags"])
+                check_bounds(segment, entry["rows"], entry["tags"], tables=is_new)
             except InvariantError as error:
                 raise IndexCorruptError(f"{store}/{entry['name']} is no segment: {error}") from None
-        if CONSTRAINTS not in entry:
+        if CONSTRAINTS not in entry and is_new:
             reject_reserved(segment.vocabulary.tags, f"{store}/{entry['name']}")
-    return segments
+        found.append(segment)
+    return tuple(found)
+
+
+def _with_deletions(old: Segment, entry: Entry, read: Read) -> Segment | None:
+    """A segment with the very tables of an earlier one; `None` if it has rows again that were deleted there.
+
+    Of the same tables more and more rows are deleted; where some come back, it is another segment, though its name is
+    the same.
+    """
+    deletions = _deletions(entry, read)
+    if old.deletions is not None and not old.deletions.are_within(deletions):
+        return None
+    # Not its `earliest`: rows that it lacks, as their keys have expired, may still be there
+    return replace(old, deletions=deletions, earliest=LONG_AGO)
+
+
+def _deletions(entry: Entry, read: Read) -> Deletions | None:
+    if not (deleted := entry.get("deleted")):
+        return None
+    found, _ = read("deleted", deleted["name"], files_of([entry]))
+    flags = found["deleted"]
+    bits = np.frombuffer(flags.buffers()[1] or b"", np.uint8)[: -(-len(flags) // 8)]
+    return Deletions(bits, deleted["rows"])
 
 
 def reject_reserved(tags: Strings, path: object) -> None:
@@ -473,16 +508,19 @@ def reject_reserved(tags: Strings, path: object) -> None:
 
 def segments_of(manifest: Manifest, read: Read, earliest: int = LONG_AGO) -> tuple[Segment, ...]:
     """The segments that a manifest names, in their order, of tables that are read so; `earliest` as in `Segment`."""
-    options = LayoutOptions(manifest["layout"], manifest["max_partition_size"], *declared_in(manifest))
-    has_names = key_type_of(manifest) == "string"
+    options, has_names = _options_of(manifest), key_type_of(manifest) == "string"
     return tuple(_segment(entry, options, has_names, read, earliest) for entry in manifest["segments"])
+
+
+def _options_of(manifest: Manifest) -> LayoutOptions:
+    return LayoutOptions(manifest["layout"], manifest["max_partition_size"], *declared_in(manifest))
 
 
 def _segment(entry: Entry, options: LayoutOptions, has_names: bool, read: Read, earliest: int) -> Segment:
     files, mapped_from = files_of([entry]), list[OpenFile]()
 
-    def columns(name: str, path: str | None = None) -> dict[str, pa.Array]:
-        found, opened = read(name, path or f"{entry['name']}/{name}{TABLE_SUFFIX}", files)
+    def columns(name: str) -> dict[str, pa.Array]:
+        found, opened = read(name, f"{entry['name']}/{name}{TABLE_SUFFIX}", files)
         mapped_from.extend(opened)
         return found
 
@@ -494,12 +532,7 @@ def _segment(entry: Entry, options: LayoutOptions, has_names: bool, read: Read, 
     vocabulary, tagsets, keys, partitions = map(columns, _TABLES)
     names = to_strings(columns("key_names")["name"]) if has_names else None
     expires = to_numbers(columns(Path(EXPIRES).stem)["expires"]) if parts_of(entry["files"], EXPIRES) else None
-    deletions = None
-    if deleted := entry.get("deleted"):
-        flags = columns("deleted", deleted["name"])["deleted"]
-        bits = np.frombuffer(flags.buffers()[1] or b"", np.uint8)[: -(-len(flags) // 8)]
-        deletions = Deletions(bits, deleted["rows"])
-    records = None
+    deletions, records = _deletions(entry, read), None
     if parts_of(entry["files"], f"{RECORDS}{TABLE_SUFFIX}"):
         found = columns(RECORDS)
         records = RecordTable(to_numbers(found.pop("key")), pa.table(found))

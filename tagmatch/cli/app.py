@@ -74,6 +74,14 @@ def serve(
             default="fifo",
         ),
     ] = None,
+    follow: Annotated[
+        bool,
+        cli.option(
+            "Only answer, from what another service saves there: newer snapshots are taken over within a second. The "
+            "service is ready as soon as there is one.",
+            "--follow",
+        ),
+    ] = False,
     check: Annotated[bool, cli.option("Only check the configuration.", "--check")] = False,
 ) -> None:
     """Serve an index over Arrow Flight, until SIGTERM or Ctrl-C; what is under way then is still answered."""
@@ -87,7 +95,8 @@ def serve(
     from tagmatch.model.options import channel_of
 
     channels = [channel_of(text) for text in channel or ()]
-    found = with_arguments(Config() if config is None else read_config(config), index, host, port, channels, order)
+    given = Config() if config is None else read_config(config)
+    found = with_arguments(given, index, host, port, channels, order, follow=follow)
     found.check_exposure()
     check_files(found, config)
     if check:

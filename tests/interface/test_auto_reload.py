@@ -89,10 +89,10 @@ def test_only_the_manifest_is_read_where_nothing_is_new(path: Path, looks: Any, 
 def test_queries_do_not_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, go_on, opened = threading.Event(), threading.Event(), Repository.open
 
-    def slow(folder: Repository) -> Any:
+    def slow(folder: Repository, *earlier: Any) -> Any:
         entered.set()
         assert go_on.wait(TIMEOUT)
-        return opened(folder)
+        return opened(folder, *earlier)
 
     with TagMatch.open(path, device="cpu", auto_reload=SOON) as tm:
         monkeypatch.setattr(Repository, "open", slow)
