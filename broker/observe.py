@@ -247,7 +247,7 @@ def spans(*, to_console: bool) -> Span:
         tracer = trace.get_tracer("tagmatch")
 
     def span(name: str, attributes: dict[str, str]) -> AbstractContextManager[Any]:
-        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # there is none yet
+        if not to_console and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # there is none yet
             return _NO_SPAN
         return tracer.start_as_current_span(name, attributes=attributes)
 

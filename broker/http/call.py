@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tagmatch.broker.access import FIRST_S, UNREAD_S, Call, Outgoing, token_in
-from tagmatch.broker.http.bodies import Answer, Headers, RefusedError
+from tagmatch.broker.http.bodies import JSON, PROBLEM, Answer, Headers, RefusedError
 from tagmatch.broker.http.streams import Answers, Form
 from tagmatch.broker.wire import GoneError, write_json
 
@@ -114,13 +114,10 @@ class HttpCall(Call):
 
     async def send(self, answer: Answer) -> None:
         """Send a whole answer; a client that does not read it is gone."""
-        headers: Headers = [
-            (b"content-type", answer.kind),
-            (b"content-length", b"%d" % len(answer.body)),
-            *answer.headers,
-        ]
+        body = answer.body + b"\n" if answer.kind in (JSON, PROBLEM) else answer.body  # for terminals
+        headers: Headers = [(b"content-type", answer.kind), (b"content-length", b"%d" % len(body)), *answer.headers]
         self.has_begun = True
-        body = b"" if self.scope["method"] == "HEAD" or answer.status == 304 else answer.body
+        body = b"" if self.scope["method"] == "HEAD" or answer.status == 304 else body
         if self.scope["state"]["whole"](answer.status, headers, body):
             return
         self.until = time.monotonic() + UNREAD_S

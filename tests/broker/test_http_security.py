@@ -274,7 +274,7 @@ def test_tls(tmp_path):
             ):
                 encrypted.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
                 found = ends(encrypted)
-            assert is_taken == found.endswith(b'{"status": "alive"}')
+            assert is_taken == found.endswith(b'{"status": "alive"}\n')
         with socket.create_connection(("127.0.0.1", service.http.port), timeout=30) as raw:
             raw.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
             assert b"alive" not in ends(raw)
