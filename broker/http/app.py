@@ -21,7 +21,8 @@ from tagmatch.broker.http.bodies import (
 )
 from tagmatch.broker.http.call import HttpCall, Receive, Send
 from tagmatch.broker.http.preconditions import Repeats, digest_of, seconds_in
-from tagmatch.broker.http.routes import ROUTES, Route
+from tagmatch.broker.http.routes import EVENTS, ROUTES, Route
+from tagmatch.broker.http.sockets import SocketCall
 from tagmatch.broker.http.streams import Sender, form_of, form_wanted, rows_in
 from tagmatch.broker.wire import MAX_JSON, GoneError, read_json, write_json
 from tagmatch.model.errors import DeadlineMissed, TagMatchError, UnavailableError
@@ -56,10 +57,7 @@ class App:
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request; an error is a problem that its status and its kind tell."""
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        call = HttpCall(self, scope, receive, send)
+        call = (HttpCall if scope["type"] == "http" else SocketCall)(self, scope, receive, send)
         self._calls.add(call)
         try:
             await self._answer(call)
@@ -85,6 +83,10 @@ class App:
         with self.service.taken(call, name, is_action=is_action, while_draining=is_action):
             if route is None:
                 raise _unknown(call, found)
+            if isinstance(call, SocketCall) and route.answers != EVENTS:
+                raise RefusedError(404, "a WebSocket is for /notifications")
+            if route.role is not None:
+                call.check_origin()
             with self.service.counted(call, route.role, name):
                 if route.role is not None and route.rows is None:
                     self.service.limits.admit(call.user.name, 1)

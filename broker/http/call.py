@@ -55,6 +55,14 @@ class HttpCall(Call):
         """Whether its client gives it a time."""
         return b"request-timeout" in self.headers
 
+    def check_origin(self) -> None:
+        """Refuse pages of other sites if the service asks for no token: browsers let them send."""
+        if (origin := self.headers.get(b"origin")) is None or self.service.config.users:
+            return
+        if origin.partition(b"://")[2] != self.headers.get(b"host"):
+            site = origin[:60].decode("latin-1")
+            raise RefusedError(403, f"a page of {site!r} may not ask a service without tokens; give it [[users]]")
+
     def watch(self) -> None:
         """See from now on, when all of the body has come, whether the client goes."""
 

@@ -1,4 +1,4 @@
-"""Notifications over HTTP: server-sent events of a session; and messages that are published by a request.
+"""Notifications over HTTP: events of a session, by server or by WebSocket; and messages that are published.
 
 Sessions are those of Flight: the same names, users, guarantees and limits. Each event has an id, the offset of its
 notification and a mark of its session, by which a client goes on where it was: `Last-Event-ID`, or `after`.
@@ -10,21 +10,22 @@ import json
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Iterator
+from typing import Any, Literal, cast, get_args
 
 import pyarrow as pa
 
-from tagmatch.broker.access import LOOK_S
+from tagmatch.broker.access import LOOK_S, require
 from tagmatch.broker.answers import ACTIONS, DRAINING, PUTS, Notifying
 from tagmatch.broker.cloudevents import BATCH, STRUCTURED, Event, checked, event_in, is_binary, notification
 from tagmatch.broker.http.bodies import Answer, RefusedError, key_in
 from tagmatch.broker.http.call import HttpCall
+from tagmatch.broker.http.sockets import Said, SocketCall, frame
 from tagmatch.broker.http.streams import reader_of, rows_in, whole_of
 from tagmatch.broker.incoming import GatewayMessage, MessageRow, row_in, row_of_event, table_in
-from tagmatch.broker.wire import write_json
+from tagmatch.broker.wire import error_text, write_json
 from tagmatch.files.json import read_json
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.names import near_match
 from tagmatch.model.options import check_one_of
 
@@ -32,6 +33,8 @@ Form = Literal["json", "cloudevents"]
 #: Seconds after which a comment is sent, so that what stands between sees that the stream is alive
 PULSE_S = 15.0
 _PULSE = b": \n\n"
+# Codes with which a WebSocket is closed
+_GOING_AWAY, _REFUSED = 1001, 1008
 
 
 class _Silence:
@@ -56,7 +59,7 @@ class _Silence:
 
 
 class EventStream(Notifying):
-    """The notifications of a session as server-sent events."""
+    """The notifications of a session as server-sent events, or as texts of a WebSocket."""
 
     def __init__(
         self,
@@ -76,10 +79,12 @@ class EventStream(Notifying):
         check_one_of("form", form, get_args(Form))
         key_type = call.service.key_type
         wanted = None if keys is None else [key_in(str(key), key_type) for key in keys]
-        self._silence, self._form, self._name = _Silence(call), form, session
+        self._socket = call if isinstance(call, SocketCall) else None
+        self._said: Said | _Silence = _Silence(call) if self._socket is None else Said(self._socket)
+        self._form, self._name = form, session
         super().__init__(
             call,
-            self._silence,
+            self._said,
             session=session,
             keys=wanted,
             every_key=every_key,
@@ -94,18 +99,23 @@ class EventStream(Notifying):
             self._connection.close()
             raise
         call.form, call.encoder = "events", self
-        call.watch()
+        if self._socket is None:
+            call.watch()
         self._told_at = time.monotonic()
 
     def __iter__(self) -> Iterator[bytes]:
         try:
             yield from super().__iter__()
+        except Exception as error:
+            if self._socket is not None and self._has_ended:  # of a request of the client, which still listens
+                yield self.told(error_text(error))
+            raise
         finally:
-            self._silence.end()
+            self._said.end()
 
     def _taken(self) -> Any:
         taken = super()._taken()
-        if taken is None or len(taken) or time.monotonic() - self._told_at < PULSE_S:
+        if self._socket is not None or taken is None or len(taken) or time.monotonic() - self._told_at < PULSE_S:
             return taken
         return _PULSE
 
@@ -117,7 +127,8 @@ class EventStream(Notifying):
 
     def begin(self) -> bytes:
         """What the session is, and whether it is the one that the client knew."""
-        return _event("session", {"session": self._name, "resumed": self._is_resumed})
+        told = {"session": self._name, "resumed": self._is_resumed}
+        return self._event("session", write_json(told))
 
     def batch(self, batch: pa.RecordBatch, metadata: bytes = b"") -> Iterator[bytes]:  # noqa: ARG002 - of Flight
         """Notifications, each with its id."""
@@ -127,18 +138,57 @@ class EventStream(Notifying):
         else:
             columns = zip(batch["payload"].to_pylist(), batch["keys"].to_pylist(), marks, strict=True)
             texts = [notification(payload, keys, mark, self._name) for payload, keys, mark in columns]
-        yield b"".join(b"id: %b\ndata: %b\n\n" % (mark.encode(), text) for mark, text in zip(marks, texts, strict=True))
+        events = [self._event("message", text, mark) for mark, text in zip(marks, texts, strict=True)]
+        yield from [b"".join(events)] if self._socket is None else events
 
     def told(self, metadata: bytes) -> bytes:
         """An error; or that the service ends, and the stream with it: the client goes on elsewhere, or later."""
-        if metadata == DRAINING:
-            self._silence.end()
-            return b"retry: 1000\nevent: draining\ndata: {}\n\n"
-        return b"event: error\ndata: %b\n\n" % metadata
+        is_end = metadata == DRAINING
+        if self._socket is not None:
+            self._socket.will_close(_GOING_AWAY if is_end else _REFUSED)
+        if is_end:
+            self._said.end()
+            return self._event("draining", b"{}")
+        return self._event("error", metadata)
 
+    def _event(self, name: str, text: bytes, mark: str | None = None) -> bytes:
+        if self._socket is not None:
+            return frame(name, text, mark)
+        kind = b"" if name == "message" else b"event: %b\n" % name.encode()
+        own = b"" if mark is None else b"id: %b\n" % mark.encode()
+        return b"%b%bdata: %b\n\n" % (kind, own, text)
 
-def _event(name: str, found: Mapping[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), write_json(found))
+    # What a client says by a WebSocket
+
+    def _obey(self, batch: Any) -> None:
+        """Take what a subscriber has, what it follows, and messages that it publishes."""
+        said: dict[str, Any] = batch
+        call, known = self._call, ("acknowledge", "follow", "unfollow", "publish")
+        for name, given in said.items():
+            if name == "acknowledge":
+                self._connection.resume(str(given))
+            elif name == "publish":
+                self._publish(given)
+            elif name not in known:
+                raise InvalidValueError(f"a request has no field {name[:60]!r}{near_match(name[:60], [*known])}")
+            elif not isinstance(given, list):
+                raise InvalidTypeError(f"{name} must be a list of keys, not {type(given).__name__}")
+            else:
+                call.keep_to_rate(len(given))
+                change = self._connection.follow if name == "follow" else self._connection.unfollow
+                change(given)
+
+    def _publish(self, given: Any) -> None:
+        """Publish a message or a list of these; an error is one of these messages, and told."""
+        call, socket = cast("HttpCall", self._call), self._socket
+        assert socket is not None
+        try:
+            require(call.user, "write", "publish")
+            found = _published(call, _messages_in(call, given), None)
+        except TagMatchError as error:
+            socket.say(frame("refused", error_text(error)))
+        else:
+            socket.say(frame("published", write_json(found)))
 
 
 def _object(row: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +232,11 @@ def publish(call: HttpCall, *, channel: str | None = None) -> Answer:
         return Answer(b"".join(put(call, rows_in(call, are_messages=True), channel=channel)))
     body = whole_of(reader_of(call), call.service.config.server.max_message_bytes)
     call.memory.take(len(body), waits=False)
-    rows = _rows_of(call, kind, body)
+    return Answer(write_json(_published(call, _rows_of(call, kind, body), channel)))
+
+
+def _published(call: HttpCall, rows: list[MessageRow], channel: str | None) -> dict[str, int]:
+    """Publish rows, and wait until they are matched."""
     call.service.limits.admit(call.user.name, len(rows))
     of_channel: dict[str | None, list[MessageRow]] = {}
     for row in rows:
@@ -190,8 +244,7 @@ def publish(call: HttpCall, *, channel: str | None = None) -> Answer:
     hub, steady = call.service.subscribers.hub, call.service.subscribers.sessions.steady()
     waiting = [hub.publish(table_in(some, steady), channel=name) for name, some in of_channel.items()]
     done = [each.result() for each in waiting]
-    found = {"messages": sum(each.messages for each in done), "matched": sum(each.matched for each in done)}
-    return Answer(write_json(found))
+    return {"messages": sum(each.messages for each in done), "matched": sum(each.matched for each in done)}
 
 
 def _rows_of(call: HttpCall, kind: str, body: bytes) -> list[MessageRow]:
@@ -204,14 +257,19 @@ def _rows_of(call: HttpCall, kind: str, body: bytes) -> list[MessageRow]:
         given = [read_json(line, f"line {number}") for number, line in enumerate(body.splitlines(), 1) if line.strip()]
     elif kind in ("", "application/json"):
         found = read_json(body, "the body")
-        given = found if isinstance(found, list) else [found]
+        return _messages_in(call, found)
     else:
         raise RefusedError(
             415,
             f"the body must be JSON, JSON Lines, Arrow IPC or CloudEvents, not {kind[:60]!r}: give its Content-Type",
         )
-    steady = call.service.subscribers.sessions.steady()
-    return [_row_of(found, number, steady, plane=plane) for number, found in enumerate(given)]
+    return _messages_in(call, given)
+
+
+def _messages_in(call: HttpCall, found: Any) -> list[MessageRow]:
+    """A message, or a list of these, as rows."""
+    given, steady = found if isinstance(found, list) else [found], call.service.subscribers.sessions.steady()
+    return [_row_of(each, number, steady, plane=call.service.plane) for number, each in enumerate(given)]
 
 
 def _headers_of(call: HttpCall) -> list[tuple[str, str]]:

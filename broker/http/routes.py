@@ -279,6 +279,8 @@ def _action(name: str, *, has_body: bool = False) -> Route:
     return Route(name, found.role, found.description, found.perform, has_body=has_body, is_action=True)
 
 
+#: The content of a stream of events, which may come by a WebSocket instead
+EVENTS = ("text/event-stream",)
 #: By path and method
 ROUTES: dict[str, dict[str, Route]] = {
     "/match": {"POST": Route("match", "read", "The keys of a message.", _match, has_body=True, is_direct=True)},
@@ -302,7 +304,7 @@ ROUTES: dict[str, dict[str, Route]] = {
             "Notifications of a session, as server-sent events.",
             EventStream,
             rows="own",
-            answers=("text/event-stream",),
+            answers=EVENTS,
         )
     },
     "/acknowledge": {

@@ -21,10 +21,11 @@ try:
     import uvloop
     from uvicorn.config import Config
     from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
     from uvicorn.server import ServerState
 except ImportError:
     raise TagMatchError(
-        "HTTP needs uvicorn, httptools and uvloop; install them with: pip install 'tagmatch[serve]'"
+        "HTTP needs uvicorn, httptools, uvloop and websockets; install them with: pip install 'tagmatch[serve]'"
     ) from None
 
 if TYPE_CHECKING:
@@ -112,6 +113,14 @@ class _Protocol(HttpToolsProtocol):
             self._due = None
 
 
+class _Socket(WebSocketsSansIOProtocol):
+    """A WebSocket, whose calls know its transport."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.app_state = {"transport": transport}
+
+
 class _Awaited:
     """Goes on with a coroutine that awaits something."""
 
@@ -161,7 +170,7 @@ class HttpServer:
         config = Config(
             self.app,
             http=_Protocol,
-            ws="websockets-sansio",
+            ws=_Socket,
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -114,6 +114,22 @@ def test_headers_are_read_as_http_has_them(secured):
             assert client.ask("POST", "/match", MESSAGE, Authorization=text)[0] == 401
 
 
+def test_pages_of_other_sites_may_not_ask_a_service_without_tokens(secured):
+    with served() as (service, client):
+        assert service.http is not None
+        for origin in ("https://evil.example", "null", "http://127.0.0.1", "http://[", "\xff"):
+            for call in CALLS:
+                status, _, problem = client.ask(call[0], call[1].replace("{key}", "1"), BODIES.get(call), Origin=origin)
+                assert (status, problem["kind"]) == (403, "InvalidValueError"), (call, origin)
+            assert client.ask("GET", "/healthz", Origin=origin)[0] == 200
+        assert len(service.index) == service.index.stats()["staged"] == 0
+        same = f"http://127.0.0.1:{service.http.port}"
+        assert client.ask("POST", "/match", MESSAGE, Origin=same)[0] == 200
+    _, client = secured
+    client.token = "token-read"
+    assert client.ask("POST", "/match", MESSAGE, Origin="https://shop.example")[0] == 200
+
+
 def test_what_is_too_large_is_refused():
     with served(max_message_bytes=4096, max_batch_rows=100) as (service, _):
         many = [{"key": key, "tags": ["a" * 40]} for key in range(1, 1000)]

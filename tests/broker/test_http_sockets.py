@@ -1,0 +1,198 @@
+"""A WebSocket has the notifications of a session, and takes acknowledgements, keys and messages."""
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.service import USERS
+from support.waiting import wait_until
+from test_flight_security import EXPIRED, VALID
+from test_http import served
+from test_http_notifications import AT_LEAST_ONCE, both, published  # noqa: F401 - a fixture
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from tagmatch.broker.config import User
+from tagmatch.broker.config_file import token_sha256
+from tagmatch.broker.service import Service
+
+
+@contextlib.contextmanager
+def connected(service: Service, query: str, token: str | None = None, **more: Any) -> Iterator[ClientConnection]:
+    assert service.http is not None
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    url = f"ws://127.0.0.1:{service.http.port}/notifications?{query}"
+    with connect(url, additional_headers={**headers, **more.pop("headers", {})}, proxy=None, **more) as found:
+        yield found
+
+
+def event(client: ClientConnection) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(client.recv(timeout=30))
+    return found
+
+
+def say(client: ClientConnection, **request: Any) -> None:
+    client.send(json.dumps(request))
+
+
+def refused(service: Service, query: str, **more: Any) -> tuple[int, dict[str, Any]]:
+    with pytest.raises(InvalidStatus) as caught, connected(service, query, **more):
+        pass
+    return caught.value.response.status_code, json.loads(caught.value.response.body)
+
+
+def test_notifications_and_messages_go_both_ways(both):  # noqa: F811
+    service, client = both
+    with connected(service, AT_LEAST_ONCE) as ws:
+        assert event(ws) == {"event": "session", "data": {"session": "s", "resumed": False}}
+        say(ws, follow=[7])
+        wait_until(lambda: service.subscribers.sessions.stats()["keys"] == 1)
+        say(ws, publish={"tags": ["cat"], "id": "m1", "payload": "é"})
+        found = [event(ws) for _ in range(2)]
+        found.sort(key=lambda each: each["event"])
+        assert found[1] == {"event": "published", "data": {"messages": 1, "matched": 1}}
+        data = {"offset": 1, "redelivered": False, "keys": [7], "id": "m1", "payload": "é"}
+        assert found[0] == {"event": "message", "id": found[0]["id"], "data": data}
+        say(ws, publish=[{"tags": ["dog"]}, {"tags": ["x"]}])
+        assert event(ws)["data"] == {"messages": 2, "matched": 0}
+        say(ws, publish={"tag": ["cat"]})
+        assert "no field 'tag'" in event(ws)["data"]["message"]
+        say(ws, unfollow=[7], acknowledge=found[0]["id"])
+        wait_until(lambda: service.subscribers.sessions.stats()["delivered"] == 1)
+        wait_until(lambda: service.subscribers.sessions.stats()["keys"] == 0)
+    wait_until(lambda: service.limits.stats()["calls"] == 0)
+    assert len(client.ask("GET", "/sessions")[2]["sessions"]) == 1
+
+
+def test_a_client_that_is_killed_misses_none(both):  # noqa: F811
+    service, client = both
+    with connected(service, f"{AT_LEAST_ONCE}&keys=7") as ws:
+        event(ws)
+    count, seen, last = 300, list[int](), ""
+    publisher = threading.Thread(target=lambda: [published(client, range(n, n + 10)) for n in range(0, count, 10)])
+    publisher.start()
+    while len({*seen}) < count:
+        with connected(service, AT_LEAST_ONCE + (f"&after={last}" if last else "")) as ws:
+            event(ws)
+            for _ in range(41):
+                found = event(ws)
+                seen.append(json.loads(found["data"]["payload"])["n"])
+                if len(seen) % 7:
+                    last = found["id"]
+                if len(seen) % 10 == 0:
+                    say(ws, acknowledge=last)
+                if len({*seen}) == count:
+                    say(ws, acknowledge=found["id"])
+                    wait_until(lambda: service.subscribers.sessions.stats()["waiting"] == 0)
+                    break
+            ws.socket.shutdown(socket.SHUT_RDWR)
+    publisher.join()
+    assert sorted({*seen}) == [*range(count)]
+    figures = service.subscribers.sessions.stats()
+    assert (figures["offered"], figures["delivered"], figures["dropped"]) == (count, count, 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ("[", "JSON"), ("[1]", "JSON object"), ('{"akcnowledge": 1}', "acknowledge"), ('{"follow": 7}', "list"),
+        ('{"follow": ["x"]}', "keys"), ('{"acknowledge": "x"}', "as 12-"), ('{"acknowledge": 99}', "acknowledged"),
+        ('{"acknowledge": null}', "as 12-"), ('{"follow": [null]}', "keys"), ("é", "JSON"),
+    ],
+)  # fmt: skip
+def test_a_wrong_request_ends_the_stream_with_an_error(both, said, wrong):  # noqa: F811
+    service, _ = both
+    with connected(service, AT_LEAST_ONCE) as ws:
+        event(ws)
+        ws.send(said)
+        found = event(ws)
+        assert found["event"] == "error"
+        assert wrong in found["data"]["message"]
+        with pytest.raises(ConnectionClosed):
+            event(ws)
+    wait_until(lambda: service.limits.stats()["calls"] == 0)
+
+
+def test_rights():
+    few = User("few", token_sha256("few"), "write", filter="size = 1")
+    with served((*USERS, EXPIRED, VALID, few)) as (service, _):
+        for token in (None, "wrong", "token-late"):
+            assert refused(service, "session=s", token=token)[0] == 401
+        assert refused(service, "session=s", token="few")[0] == 403
+        assert refused(service, "session=", token="token-read")[0] == 400
+        for token in ("token-read", None):
+            protocols: Any = None if token else ["tagmatch", "bearer.token-read"]
+            with connected(service, "session=s", token=token, subprotocols=protocols) as ws:
+                assert ws.subprotocol == (None if token else "tagmatch")
+                event(ws)
+                say(ws, publish={"tags": []})
+                found = event(ws)
+                assert (found["event"], found["data"]["error"]) == ("refused", "AccessError")
+        with (
+            connected(service, "session=s", token="token-read"),
+            pytest.raises(InvalidStatus),
+            connected(service, "session=s", token="token-write"),
+        ):
+            pass
+        assert service.subscribers.hub.stats()["in"] == 0
+
+
+def test_pages_of_other_sites_may_not_connect_without_a_token(both):  # noqa: F811
+    service, _ = both
+    assert refused(service, "session=s", headers={"Origin": "https://evil.example"})[0] == 403
+    with connected(service, "session=s", headers={"Origin": f"http://127.0.0.1:{service.http.port}"}) as ws:
+        event(ws)
+    with served(USERS) as (service, _):
+        origin = {"Origin": "https://shop.example"}
+        with connected(service, "session=s", token="token-read", headers=origin) as ws:
+            event(ws)
+
+
+def test_other_paths_have_no_sockets(both):  # noqa: F811
+    service, _ = both
+    for path in ("match", "healthz", "nothing"):
+        with pytest.raises(InvalidStatus) as caught, connect(f"ws://127.0.0.1:{service.http.port}/{path}", proxy=None):
+            pass
+        assert caught.value.response.status_code in (404, 405)
+
+
+def test_a_token_that_expires_and_a_drain_end_it(monkeypatch):
+    with served((*USERS, VALID), drain_seconds=20) as (service, client):
+        client.ask("PUT", "/subscriptions/7", {"tags": ["cat"]})
+        with connected(service, "session=t&every_key=true", token="token-read") as ws:
+            event(ws)
+            published(client, range(50))
+            service.drain()
+            names = [event(ws)["event"] for _ in range(51)]
+            assert names == ["message"] * 50 + ["draining"]
+            with pytest.raises(ConnectionClosed) as caught:
+                event(ws)
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1001
+        assert service.end()
+    with served((*USERS, VALID)) as (service, _), connected(service, "session=s", token="token-early") as ws:
+        event(ws)
+        monkeypatch.setattr(User, "has_expired", lambda _: True)
+        found = event(ws)
+        assert (found["event"], found["data"]["error"]) == ("error", "AccessError")
+        with pytest.raises(ConnectionClosed):
+            event(ws)
+
+
+def test_a_client_that_does_not_read_is_bounded(both):  # noqa: F811
+    service, client = both
+    with connected(service, "session=s&keys=7&when_full=drop_oldest") as ws:
+        event(ws)
+        for _ in range(40):
+            assert client.ask("POST", "/publish", [{"tags": ["cat"], "payload": "x" * 10_000}] * 50)[0] == 200
+        figures = service.subscribers.sessions.stats()
+        assert figures["bytes"] <= service.subscribers.sessions.options.max_bytes
+        assert figures["offered"] == figures["delivered"] + figures["dropped"] + figures["waiting"] == 2000
+        offsets = list[int]()
+        while not offsets or offsets[-1] < 2000:
+            offsets.append(event(ws)["data"]["offset"])
+        assert len(offsets) == len({*offsets}) == 2000 - service.subscribers.sessions.stats()["dropped"]
