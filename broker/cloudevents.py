@@ -63,7 +63,7 @@ def event_in(properties: Sequence[tuple[str, str]], payload: bytes) -> Event:
         elif lowered.startswith(prefix) and _NAME.match(key := lowered[len(prefix) :]):
             if key in found and key != "datacontenttype":
                 raise InvalidValueError(f"an event has attribute {key!r} twice")
-            found[key] = unquote(value) if prefix == "ce-" else value
+            found[key] = _decoded_header(value) if prefix == "ce-" else value
     kind = found.get("datacontenttype", "")
     if payload:
         if _JSON.match(kind):
@@ -73,6 +73,16 @@ def event_in(properties: Sequence[tuple[str, str]], payload: bytes) -> Event:
         else:
             found["data_base64"] = b64encode(payload).decode()
     return checked(found)
+
+
+def _decoded_header(value: str) -> str:
+    """A value as it was before it was written as a header: perhaps in quotes, and with `%`."""
+    if len(value) > 1 and value[0] == value[-1] == '"':
+        value = re.sub(r"\\(.)", r"\1", value[1:-1])
+    try:
+        return unquote(value, errors="strict")
+    except UnicodeDecodeError:  # it was not written so
+        return value
 
 
 def _text_of(payload: bytes) -> str | None:

@@ -153,6 +153,15 @@ def test_wrong_events_are_refused(event):
         row_of(GatewayMessage((), json.dumps(event).encode()), "cloudevents")
 
 
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [("a%20b", "a b"), ("%25", "%"), ("%cc", "%cc"), ("5%", "5%"), ('"a \\"b\\\\%C3%A9"', 'a "b\\é'), ('"', '"')],
+)
+def test_values_of_headers_are_decoded(header, value):
+    given = [(f"ce-{name}", text) for name, text in EVENT.items()]
+    assert event_in([*given, ("Ce-Subject", header)], b"")["subject"] == value
+
+
 def test_an_attribute_that_is_null_is_none():
     assert event_in((), json.dumps({**EVENT, "subject": None, "data": None}).encode()) == {**EVENT, "data": None}
 
