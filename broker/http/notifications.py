@@ -255,7 +255,7 @@ def _rows_of(call: HttpCall, kind: str, body: bytes) -> list[MessageRow]:
         return [row_of_event(came, event, plane=plane) for event in events]
     if kind in ("application/x-ndjson", "application/jsonl"):
         given = [read_json(line, f"line {number}") for number, line in enumerate(body.splitlines(), 1) if line.strip()]
-    elif kind in ("", "application/json"):
+    elif kind in ("", "application/json", "application/x-www-form-urlencoded"):  # the last one is that of curl -d
         found = read_json(body, "the body")
         return _messages_in(call, found)
     else:
