@@ -197,8 +197,6 @@ class IndexOptions:
         for name in ("create", "copy_to"):
             if self.follow and getattr(self, name):
                 raise InvalidValueError(f"{name} is for the service that changes the index; leave it out with follow")
-        if self.writer is not None and not self.follow:
-            raise InvalidValueError("writer names the service that changes the index, and needs `follow = true`")
 
     @property
     def keywords(self) -> dict[str, Any]:

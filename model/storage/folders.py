@@ -48,13 +48,13 @@ _PATIENCE_S, _PAUSE_S = 10.0, 0.001
 _MOST_PIECES = 1024
 
 # As Hadoop calls it
-_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+_SCHEMES, _AT_ONCE = {"s3a": "s3", "s3n": "s3"}, "allow_delayed_open"
 
 _HERE: Any = pa.fs.LocalFileSystem()
 _KINDS: dict[Any, Kind] = {pa.fs.FileType.File: "file", pa.fs.FileType.Directory: "folder"}
 
-# Stores copy files that are moved, which may take long
-_MOVES_AT_ONCE = 16
+# Stores copy files that are moved, which may take long, and answer each request late
+_FILES_AT_ONCE = 16
 
 # Folders that this process is about to write
 _unfinished: set[Path] = set()
@@ -441,8 +441,8 @@ class ArrowFolder(ByteStore):
         existed = place.kind() is not None
         try:
             place.create()
-            for file in sorted(made.iterdir()):
-                place.put(file, file.name)
+            with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+                list(pool.map(lambda file: place.put(file, file.name), made.iterdir()))
         except BaseException:
             if not existed:
                 self.remove(name)
@@ -458,7 +458,7 @@ class ArrowFolder(ByteStore):
             with self._errors("write", names[name]):
                 files.move(path, self._reached(names[name])[1])
 
-        with ThreadPoolExecutor(_MOVES_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
             list(pool.map(move, names))
 
     def remove(self, name: str) -> None:
@@ -486,7 +486,7 @@ class ArrowFolder(ByteStore):
 
     def _told(self, error: Exception) -> str:
         """What Arrow says, in a line and without secrets: of a URI that it does not take, it quotes all."""
-        text = str(error).replace(self.uri, str(self)).replace(_arrow_uri(self.uri), str(self))
+        text = str(error).replace(_arrow_uri(self.uri), str(self)).replace(self.uri, str(self))
         if self.options is None:
             return in_a_line(text)
         return f"{in_a_line(self.options.without_secrets(text))} (how it is reached is in {self.options.origin})"
@@ -512,5 +512,9 @@ def _file_system(uri: str, options: StoreOptions | None) -> tuple[Any, str]:
 
 
 def _arrow_uri(uri: str) -> str:
+    """The URI as Arrow takes it; small files go to S3 by one request, where it takes three by default."""
     scheme, colon, rest = uri.partition(":")
-    return f"{_SCHEMES.get(scheme, scheme)}{colon}{rest}"
+    scheme = _SCHEMES.get(scheme, scheme)
+    if scheme == "s3" and _AT_ONCE not in rest:
+        rest += f"{'&' if '?' in rest else '?'}{_AT_ONCE}=true"
+    return f"{scheme}{colon}{rest}"

@@ -78,7 +78,6 @@ def test_who_follows_leaves_staged_changes_and_files_alone(tmp_path):
     [
         ({"follow": True, "create": True}, "create is for the service that changes the index"),
         ({"follow": True, "copy_to": "x"}, "copy_to is for the service that changes the index"),
-        ({"writer": "x"}, "writer names the service that changes the index, and needs `follow = true`"),
     ],
 )
 def test_options_that_contradict_each_other(options, told, tmp_path):

@@ -288,6 +288,13 @@ _PAPERS: Mapping[str, _Paper] = {
             opt.THREADS, opt.SEED, opt.keys(1.0),
         ),
     ),
+    "follow": _Paper(
+        "How long after a commit those who follow an index, or a copy of it, answer from it.",
+        "following:following",
+        None,
+        (opt.sets(1_000_000), opt.rounds(2), opt.THREADS, opt.SEED, opt.keys(1.0)),
+        {"queries": 1},
+    ),
     "serve": _Paper(
         "An index as a service over Arrow Flight and HTTP: batches, single messages, latency, overload, transport.",
         "serve:serve_figure over_http:over_http_figure transport:transport_figure",
