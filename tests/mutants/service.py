@@ -76,6 +76,18 @@ broker/gateway.py: tests/broker/test_gateway_messages.py
 # gateways: a bad message takes the others of its part with it
 -            for some in (rows[:middle], rows[middle:]):
 +            for some in (self._give_up(members, error) or ()):
+# http: every token may do everything
+broker/http/app.py: tests/broker/test_http_security.py
+-            with self.service.counted(call, route.role, name):
++            with self.service.counted(call, None, name):
+# http: a change does not look at what the client knows
+broker/http/preconditions.py: tests/broker/test_http.py
+-        if if_match.strip() != "*" and (own := tag_of(record)) not in _tags_in(if_match):
++        if (own := tag_of(record)) not in _tags_in(if_match) and False:
+# http: a line may be as long as it likes
+broker/http/streams.py: tests/broker/test_http.py
+-            raise RefusedError(413, f"a line must have at most {most:,} bytes")
++            pass
 # rights: a user with a filter puts what others have
 tagmatch/only.py: tests/broker/test_flight_rights.py
 -            if len(foreign) or self._are_staged_by_others(staged, keys, np.concatenate(own)):
