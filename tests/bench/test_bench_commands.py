@@ -143,6 +143,13 @@ def test_latency(tmp_path: Path) -> None:
     assert not any("rarest" in title for title in measured("latency", tmp_path, *options).panels)
 
 
+def test_follow(tmp_path: Path) -> None:
+    found = measured("follow", tmp_path, "--sets", 500, "--rounds", 1)
+    places = at(("its folder", "a copy in a folder", "a copy in S3"), {"median", "longest"})
+    assert found.places("from a commit to its answers") == places
+    assert len(found.limits) == 3
+
+
 def test_serve(tmp_path: Path) -> None:
     for program in ("redis-server", "nats-server", "mosquitto"):
         needs(program, program)
