@@ -316,6 +316,17 @@ def test_a_client_that_does_not_read_holds_no_more_than_its_outbox(monkeypatch):
             assert len(offsets) == 2000 - service.subscribers.sessions.stats()["dropped"]
 
 
+def test_events_are_not_compressed(both):
+    """What compresses may keep the last events back."""
+    service, _ = both
+    given = {"Accept-Encoding": "gzip, zstd"}
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", service.http.port, timeout=30)) as connection:
+        connection.request("GET", "/notifications?session=s&keys=7", headers=given)
+        answer = connection.getresponse()
+        assert (answer.headers["content-encoding"], answer.headers["cache-control"]) == (None, "no-store")
+        assert answer.readline() == b"event: session\n"
+
+
 def test_a_silent_stream_has_a_pulse(both, monkeypatch):
     service, _ = both
     monkeypatch.setattr(notifications, "PULSE_S", 0.0)
