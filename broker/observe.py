@@ -13,6 +13,7 @@ import logging
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -221,6 +222,8 @@ def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:
 
 Span = Callable[[str, dict[str, str]], AbstractContextManager[Any]]
 _NO_SPAN = contextlib.nullcontext()
+# Seconds between looks whether the program has a provider of spans, which take longer than a short call
+_LOOK_S = 1.0
 
 
 def spans(*, to_console: bool) -> Span:
@@ -246,9 +249,17 @@ def spans(*, to_console: bool) -> Span:
     else:
         tracer = trace.get_tracer("tagmatch")
 
+    looked_at = float("-inf")
+
     def span(name: str, attributes: dict[str, str]) -> AbstractContextManager[Any]:
-        if not to_console and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # there is none yet
-            return _NO_SPAN
+        nonlocal looked_at
+        if not to_console:
+            now = time.monotonic()
+            if now < looked_at + _LOOK_S:
+                return _NO_SPAN
+            if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # there is none yet
+                looked_at = now
+                return _NO_SPAN
         return tracer.start_as_current_span(name, attributes=attributes)
 
     return span

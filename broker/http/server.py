@@ -42,6 +42,7 @@ class _Protocol(HttpToolsProtocol):
     """A connection: one beyond those that there may be is closed, and one that is silent where headers are due."""
 
     _due: asyncio.TimerHandle | None = None
+    _is_awaited = True  # Whether more has to come in time: the headers, and of a brief request its body
     _is_brief = False  # Whether the request has a body of few bytes
     _held: tuple[RequestResponseCycle, Any] | None = None  # One that is not answered until it has come
     most: int
@@ -59,24 +60,26 @@ class _Protocol(HttpToolsProtocol):
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.parser is not None:
+        if self.parser is not None:  # which the end of the connection takes away
             super().data_received(data)
+        if not self._is_awaited:
+            self._have_come()
+        elif self._due is None and not self.transport.is_closing():
+            self._await_headers()
 
     def on_message_begin(self) -> None:
-        if self._due is None:
-            self._await_headers()
+        self._is_awaited = True
         super().on_message_begin()
         self.scope["state"]["transport"] = self.transport
 
     def on_headers_complete(self) -> None:
         length = dict(self.headers).get(b"content-length", b"")
         self._is_brief = length.isdigit() and int(length) <= _BRIEF and not self.expect_100_continue
-        if not self._is_brief:
-            self._have_come()
+        self._is_awaited = self._is_brief
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._have_come()
+        self._is_awaited = False
         super().on_message_complete()
         if (held := self._held) is not None:
             self._held = None
