@@ -48,7 +48,7 @@ def _prefix_in(names: Iterable[str]) -> str | None:
 
 
 def event_in(properties: Sequence[tuple[str, str]], payload: bytes) -> Event:
-    """The event of a message, in binary mode or in structured mode, as a JSON object; an error if it is none."""
+    """The event of a message, in binary or structured mode, as a JSON object; an error if there is no event in it."""
     prefix = _prefix_in(name for name, _ in properties)
     if prefix is None:
         found = read_json(payload, "the event")
@@ -93,7 +93,7 @@ def _text_of(payload: bytes) -> str | None:
 
 
 def checked(event: Event) -> Event:
-    """An event as it is, without attributes that are null; an error if it is none of version 1.0."""
+    """An event as it is, without attributes that are null; an error if it is not as version 1.0 has it."""
     found = {name: value for name, value in event.items() if value is not None or name == "data"}
     if lacking := [name for name in _NEEDED if name not in found]:
         raise InvalidValueError(f"an event needs attribute {lacking[0]!r}")
@@ -138,7 +138,7 @@ def _decoded(text: Any) -> bytes:
 
 
 def properties_in(event: Event) -> list[tuple[str, str]]:
-    """Extensions as properties of a message: the same whichever mode the event came in, as all have a form as text."""
+    """Extensions as properties of a message: the same in both modes, as all have a form as text."""
     found = []
     for name, value in event.items():
         if name not in _CONTEXT and name not in ("data", "data_base64", MATCHED):

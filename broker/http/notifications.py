@@ -1,7 +1,7 @@
 """Notifications over HTTP: events of a session, by server or by WebSocket; and messages that are published.
 
 Sessions are those of Flight: the same names, users, guarantees and limits. Each event has an id, the offset of its
-notification and a mark of its session, by which a client goes on where it was: `Last-Event-ID`, or `after`.
+notification and a mark of its session, by which a client resumes it: `Last-Event-ID`, or `after`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tagmatch.model.names import near_match
 from tagmatch.model.options import check_one_of
 
 Form = Literal["json", "cloudevents"]
-#: Seconds after which a comment is sent, so that what stands between sees that the stream is alive
+#: Seconds after which a comment is sent, so that proxies know that the stream is alive
 PULSE_S = 15.0
 _PULSE = b": \n\n"
 # Codes with which a WebSocket is closed
@@ -123,7 +123,7 @@ class EventStream(Notifying):
         self._told_at = time.monotonic()
         return iter((_PULSE,)) if some is _PULSE else self.batch(some)
 
-    # As `Outgoing`, events are what goes to the client
+    # As `Outgoing`: events go to the client
 
     def begin(self) -> bytes:
         """What the session is, and whether it is the one that the client knew."""
@@ -288,7 +288,7 @@ def _events_in(kind: str, headers: list[tuple[str, str]], body: bytes) -> list[E
 
 
 def _row_of(found: Any, number: int, steady: int, *, plane: bool) -> MessageRow:
-    """A message as an object; what is not about matching is carried by its notifications."""
+    """A message as an object; notifications carry its id and its payload."""
     what = f"message {number}"
     if not isinstance(found, dict):
         raise InvalidTypeError(f"{what} must be a JSON object, not {type(found).__name__}")
