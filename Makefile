@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick nightly nightly-tests torture mutants lint bench record pages bench-paper bench-content bench-pcm bench-ccm docs format release-check wheel clean help
+.PHONY: demo test quick nightly nightly-tests torture mutants lint bench record pages pictures bench-paper bench-content bench-pcm bench-ccm docs format release-check wheel clean help
 help:
 	@echo "make demo   tags, constraints, areas, updates and the service on real data; a chart in demo.png"
 	@echo "make test   run the tests, in a quarter of an hour; those whose program is missing (Java, servers) are skipped, which the last lines say"
@@ -87,6 +87,9 @@ record: $(VENV)/.installed
 
 pages: $(VENV)/.installed
 	$(BIN)/tagmatch-bench pages
+
+pictures: $(VENV)/.installed
+	$(BIN)/python release/pictures.py
 
 bench-content: $(VENV)/.installed
 	$(BIN)/tagmatch-bench content --output bench-results/content

@@ -21,7 +21,7 @@ from tagmatch.broker.http.bodies import (
 )
 from tagmatch.broker.http.call import HttpCall, Receive, Send
 from tagmatch.broker.http.preconditions import Repeats, digest_of, seconds_in
-from tagmatch.broker.http.routes import EVENTS, ROUTES, Route
+from tagmatch.broker.http.routes import CONSOLE, EVENTS, ROUTES, Route
 from tagmatch.broker.http.sockets import SocketCall
 from tagmatch.broker.http.streams import Sender, form_of, form_wanted, rows_in
 from tagmatch.broker.wire import MAX_JSON, GoneError, read_json, write_json
@@ -168,7 +168,7 @@ class App:
 def _looked_up(call: HttpCall) -> tuple[Iterable[str], Route | None]:
     """The methods that there are at the path of a request, and the route that it asks for."""
     scope = call.scope
-    methods = ROUTES.get(scope["path"])
+    methods = ROUTES.get(scope["path"]) or CONSOLE.get(scope["path"])
     if methods is None:
         base, _, last = scope["raw_path"].rpartition(b"/")
         methods = ROUTES.get(f"{base.decode('latin-1')}/{{key}}", {}) if last else {}

@@ -15,6 +15,7 @@ from tagmatch.broker.answers import ACTIONS, PUTS, Matching, MatchingBest
 from tagmatch.broker.config import Role
 from tagmatch.broker.http.bodies import Answer, Headers, RefusedError, key_in
 from tagmatch.broker.http.call import HttpCall
+from tagmatch.broker.http.console import PAGES
 from tagmatch.broker.http.notifications import EventStream, acknowledge, end_session, publish
 from tagmatch.broker.http.openapi import document
 from tagmatch.broker.http.preconditions import condition_of, is_known, tag_of
@@ -339,4 +340,9 @@ ROUTES: dict[str, dict[str, Route]] = {
     "/healthz": {"GET": Route("health", None, "Whether the service is alive.", _health, is_action=True)},
     "/readyz": {"GET": Route("ready", None, "Whether the service takes calls.", _ready, is_action=True)},
     "/openapi.json": {"GET": Route("openapi", None, "This description.", _description, is_action=True)},
+}
+#: Paths of the console, which is no part of what clients call
+CONSOLE: dict[str, dict[str, Route]] = {
+    path: {"GET": Route("console", None, "A file of the console.", perform, is_action=True)}
+    for path, perform in PAGES.items()
 }

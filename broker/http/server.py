@@ -191,20 +191,24 @@ class HttpServer:
         self._state = ServerState()
         address = server.host, service.config.http_port
         context = _context(server.tls_cert, server.tls_key, server.client_ca)
-        try:
-            begun = self._loop.create_server(
+        # Not in this thread, where a loop of the caller's may run
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tagmatch-http-calls", daemon=True)
+        self._thread.start()
+
+        async def listen() -> asyncio.AbstractServer:
+            return await self._loop.create_server(
                 lambda: _Protocol(config, self._state, {}, self._loop), *address, ssl=context, backlog=_BACKLOG
             )
-            self._server = self._loop.run_until_complete(begun)
+
+        try:
+            self._server = asyncio.run_coroutine_threadsafe(listen(), self._loop).result()
         except (OSError, OverflowError) as error:
-            self._loop.close()
+            self._end_loop()
             where = f"{address[0]}:{address[1]}"
             reason = getattr(error, "strerror", None) or error
             raise TagMatchError(f"{where}: cannot listen for HTTP: {reason}; see [http] port") from None
         self.port = self._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
         self.url = f"{'http' if context is None else 'https'}://{in_url(server.host)}:{self.port}"
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tagmatch-http-calls", daemon=True)
-        self._thread.start()
         self._looking = asyncio.run_coroutine_threadsafe(self.app.look_after(), self._loop)
 
     def stop(self) -> None:
@@ -224,6 +228,9 @@ class HttpServer:
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(end(), self._loop).result()
+        self._end_loop()
+
+    def _end_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self.app.close()

@@ -275,6 +275,8 @@ def rows_in(call: HttpCall, *, are_messages: bool, match_all: bool = False) -> I
         others = OtherColumns(known)
         options: dict[str, Any] = {"plane": plane, "data": data, "match_all": match_all, "others": others}
         batches = _known(read_sets(lines, key_type=call.service.key_type, expires=True, **options), others, known)
+    if form == "json":  # it is there as a whole: what is wrong with a row is told before the first answer goes out
+        batches = iter([*batches])
     return _Rows(batches, server.max_batch_rows)
 
 

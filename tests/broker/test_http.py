@@ -1,5 +1,6 @@
 """Calls over HTTP are answered as those of Python are, with the same rights and the same errors."""
 
+import asyncio
 import contextlib
 import gzip
 import http.client
@@ -420,3 +421,22 @@ def test_a_deadline_is_kept(monkeypatch):
         status, _, problem = client.ask("POST", "/count", {"tags": []}, Request_Timeout="0.05")
         let.set()
         assert (status, problem["kind"]) == (504, "DeadlineMissed")
+
+
+def test_a_service_is_begun_where_a_loop_runs():
+    """As in a notebook, or in a program that is asynchronous itself."""
+
+    async def begin() -> tuple[int, Any]:
+        with served() as (_, client):
+            return client.ask("GET", "/readyz")[::2]
+
+    assert asyncio.run(begin()) == (200, {"status": "ready"})
+
+
+def test_a_list_has_answers_or_an_error(both):
+    """Not some answers, and then the end of the connection."""
+    _, client = both
+    rows = [{"attributes": {}}, {}]
+    status, _, found = client.ask("POST", "/match_many", rows, Content_Type="application/json")
+    assert status == 400
+    assert "line 2 (row 1) has no column 'tags' or 'attributes'" in found["detail"]

@@ -53,6 +53,7 @@ def test_files_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert {"tagmatch/index.py", "tagmatch/pipeline/service.py", "tagmatch/broker/mqtt.py"} <= set(modules)
     info = [f"tagmatch-1.dist-info/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt")]
     own = ["tagmatch-1.dist-info/licenses/LICENSE", "tagmatch/py.typed", "pyspark_tagmatch/__init__.py"]
+    own.append("tagmatch/broker/console/index.html")
     right, missing = {*modules, *info, *own}, ["tagmatch/py.typed", "tagmatch/pipeline/service.py"]
     wrong = (right - {*missing} | {"secret.pem"}, ["+ secret.pem", *map("- {}".format, missing)])
     for names, faults in ((right, []), wrong):

@@ -1,0 +1,301 @@
+"""The console in a browser: its files, its views in real Chromium, hostile texts, rights, and a service that goes."""
+
+import contextlib
+import dataclasses
+import re
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.servers import needs
+from support.service import USERS, config
+from test_http import Http, served
+
+import tagmatch.broker
+from tagmatch import Box, Circle, Polygon, TagMatch
+from tagmatch.broker.config import HttpOptions, User
+from tagmatch.broker.config_file import token_sha256
+from tagmatch.broker.service import serving
+
+FOLDER = Path(tagmatch.broker.__file__).parent / "console"
+HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_served_with_their_types_and_a_policy_and_refer_to_each_other():
+    kinds = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".json": "application/json"}
+    with served(USERS) as (_, admin), contextlib.closing(Http(admin_service(admin), None)) as client:
+        assert client.ask("GET", "/console")[:2][0] == client.ask("GET", "/")[0] == 307
+        for file in FOLDER.iterdir():
+            path = "/console/" if file.name == "index.html" else f"/console/{file.name}"
+            status, headers, body = client.ask("GET", path)
+            assert status == 200, file
+            assert headers["content-type"].startswith(kinds.get(file.suffix, "image/svg+xml"))
+            assert "default-src 'none'" in headers["content-security-policy"]
+            assert "unsafe" not in headers["content-security-policy"]
+            assert file.suffix == ".json" or body == file.read_bytes()
+            assert client.ask("GET", path, If_None_Match=headers["etag"])[::2] == (304, b"")
+            assert client.ask("HEAD", path)[::2] == (200, b"")
+            text = file.read_text()
+            for other in re.findall(r'(?:from|href=|src=|URL\()\s*"(?:\./)?([\w.]+\.\w+)"', text):
+                assert (FOLDER / other).exists(), f"{file.name} names {other}"
+            assert not re.search(
+                r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|<style|style=", text
+            ), file
+        assert client.ask("GET", "/console/../routes.py")[0] in (401, 404)
+        assert client.ask("GET", "/console/none.js")[0] in (401, 404)
+        assert client.ask("POST", "/console/", {})[0] in (401, 405)
+
+
+def admin_service(client: Any) -> Any:
+    """What `Http` takes of a service: the port of another client's."""
+    port = client.connection.port
+    return type("Served", (), {"http": type("Port", (), {"port": port})})
+
+
+def test_the_console_is_small():
+    lines = sum(
+        len(each.read_text().splitlines()) for each in FOLDER.iterdir() if each.suffix in {".js", ".css", ".html"}
+    )
+    assert lines <= 1500
+    assert sum(each.stat().st_size for each in FOLDER.iterdir()) <= 120_000
+
+
+# -- in Chromium -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = needs("chromium", "chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@contextlib.contextmanager
+def opened(browser: Any, url: str, token: str | None = None, **context: Any) -> Iterator[Any]:
+    """A page, signed in; it fails if the page wrote an error or asked for anything that is not the service's."""
+    with contextlib.closing(browser.new_context(viewport={"width": 1280, "height": 800}, **context)) as own:
+        page, errors = own.new_page(), list[str]()
+        page.set_default_timeout(20_000)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("dialog", lambda dialog: errors.append(dialog.message))
+        page.on("request", lambda asked: asked.url.startswith(url) or errors.append(asked.url))
+        page.on("console", lambda said: errors.append(said.text) if "Content Security" in said.text else None)
+        page.goto(f"{url}/console")
+        if token is not None:
+            page.get_by_label("Token").fill(token)
+            page.get_by_role("button", name="Sign in").click()
+            page.get_by_role("navigation").wait_for()
+        yield page
+        assert errors == []
+
+
+@pytest.fixture
+def page(browser) -> Iterator[Any]:
+    with TagMatch(threads=1, device="cpu", data={"tenant": "string"}) as tm:
+        tm.put(
+            1,
+            tags=["flat", "lyon"],
+            where="price < 900 and rooms >= 2",
+            area=Circle(4.83, 45.76, 3000),
+            data={"tenant": "acme"},
+        )
+        tm.put(2, tags=[HOSTILE], where=f'city = "{HOSTILE.replace(chr(34), chr(92) + chr(34))}"')
+        tm.put(2**64 - 1, tags=["\u202egpj.exe\u0000"], area=Box(170, -10, -170, 10))
+        tm.put(4, tags=["poly"], area=Polygon([[(0, 0), (10, 0), (10, 10), (0, 0)]]))
+        tm.consolidate()
+        with serving(tm, config(USERS)) as service, opened(browser, service.http.url, "token-admin") as found:
+            yield found
+
+
+@pytest.mark.nightly
+def test_every_view(page):
+    page.get_by_role("link", name="1", exact=True).click()
+    page.get_by_role("heading", name="Record").wait_for()
+    assert "acme" in page.locator("main").inner_text()
+    page.get_by_role("link", name="Try a message with these tags").click()
+    page.get_by_label("Attributes").fill("price = 850\nrooms = 1")
+    page.get_by_label("Longitude").fill("4.83")
+    page.get_by_label("Latitude").fill("45.76")
+    page.get_by_role("button", name="Match", exact=True).click()
+    page.get_by_text("1 of 5 tests fails").wait_for()
+    assert "rooms >= 2" in page.locator(".tree li:has(> .fails)").inner_text()
+    page.get_by_label("Attributes").fill("price = 850\nrooms = 2")
+    page.get_by_role("button", name="Match", exact=True).click()
+    page.get_by_text("1 key matches.").first.wait_for()
+    for name, seen in (
+        ("Map", "3 areas of 4 subscriptions"),
+        ("Live", "Messages a second"),
+        ("Sessions", "There is no session"),
+        ("Index", "Journal"),
+        ("Users", "Calls by name"),
+    ):
+        page.get_by_role("link", name=name, exact=True).click()
+        page.get_by_text(seen).first.wait_for()
+        assert page.title().endswith("tagmatch")
+
+
+@pytest.mark.nightly
+def test_a_subscription_is_added_changed_and_removed(page):
+    page.get_by_role("link", name="Add one").click()
+    page.get_by_label("Key").fill("77")
+    page.get_by_label("Tags").fill("new\n")
+    page.get_by_label("Conditions").fill("price <")
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("expected a value").wait_for()
+    page.get_by_label("Conditions").fill("price < 5")
+    page.get_by_role("button", name="Save").click()
+    page.get_by_role("heading", name="Record").wait_for()
+    page.get_by_role("link", name="Change").click()
+    page.get_by_label("Conditions").fill("price < 6")
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("price < 6").wait_for()
+    page.get_by_role("button", name="Remove").click()
+    page.get_by_role("button", name="Remove it").click()
+    page.get_by_role("heading", name="Stored subscriptions").wait_for()
+    page.get_by_text("poly", exact=True).wait_for()
+    assert "77" not in page.locator("table").inner_text()
+
+
+@pytest.mark.nightly
+def test_what_is_stored_is_text_never_html(page):
+    page.get_by_text(HOSTILE).first.wait_for()
+    assert page.title() == "Stored subscriptions · tagmatch"
+    assert page.locator("main img").count() == 0
+    text = page.locator("table").inner_text()
+    assert str(2**64 - 1) in text  # JavaScript's numbers would round it
+    assert "\\u202egpj.exe\\u0000" in text
+
+
+@pytest.mark.nightly
+def test_rights_and_an_expired_token(browser):
+    soon = User("soon", token_sha256("token-soon"), "admin", expires=datetime.now(UTC) + timedelta(seconds=8))
+    with served((*USERS, soon)) as (service, client):
+        client.ask("PUT", "/subscriptions/1", {"tags": ["a"]})
+        with opened(browser, service.http.url) as page:
+            page.get_by_label("Token").fill("wrong")
+            page.get_by_role("button", name="Sign in").click()
+            page.get_by_text("The token is not valid").wait_for()
+        with opened(browser, service.http.url, "token-read") as page:
+            page.get_by_role("link", name="1", exact=True).click()
+            page.get_by_role("heading", name="Record").wait_for()
+            assert (
+                page.get_by_role("button", name="Remove").count() == page.get_by_role("link", name="Users").count() == 0
+            )
+            page.goto(f"{service.http.url}/console/#/change")
+            page.get_by_role("heading", name="Stored subscriptions").wait_for()
+        with opened(browser, service.http.url, "token-soon") as page:
+            page.get_by_role("link", name="Live").click()
+            page.get_by_role("heading", name="Sign in").wait_for()
+
+
+@pytest.mark.nightly
+def test_a_service_that_goes_away_and_comes_back(browser):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    own = dataclasses.replace(config(), http=HttpOptions(port=port))
+    with TagMatch(threads=1, device="cpu") as tm:
+        with serving(tm, own) as service:
+            url = service.http.url
+            context = opened(browser, url)
+            page = context.__enter__()
+            page.get_by_role("link", name="Live").click()
+            page.get_by_text("Messages a second").wait_for()
+        page.get_by_text("The service cannot be reached.").wait_for()
+        with serving(tm, own):
+            page.get_by_role("button", name="Ask now").click()
+            page.locator("#gone").wait_for(state="hidden")
+            page.get_by_text("Messages a second").wait_for()
+            context.__exit__(None, None, None)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_a_keyboard_and_contrast(browser, scheme):
+    with served() as (service, client):
+        for key in range(60):
+            client.ask(
+                "PUT",
+                f"/subscriptions/{key}",
+                {"tags": [f"tag-{key}", "x" * 300], "where": f"a_long_name_of_an_attribute < {key}"},
+            )
+        with opened(browser, service.http.url, color_scheme=scheme) as page:
+            page.set_viewport_size({"width": 390, "height": 844})
+            for view in ("stored", "try", "map", "live", "sessions", "index", "calls", "record?key=3", "change?key=3"):
+                page.goto(f"{service.http.url}/console/#/{view}")
+                page.locator("#loading").wait_for(state="detached")
+                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+                assert page.evaluate(UNNAMED) == 0, view
+                assert page.evaluate(CONTRAST) >= 4.5, view
+            page.goto(f"{service.http.url}/console/#/try")
+            page.get_by_label("Tags").focus()
+            page.keyboard.type("tag-3")
+            page.keyboard.press("Tab")
+            page.keyboard.type("a_long_name_of_an_attribute = 1")
+            for _ in range(3):
+                page.keyboard.press("Tab")
+            page.keyboard.press("Tab")
+            page.keyboard.press("Enter")
+            page.get_by_text("keys match.").or_(page.get_by_text("key matches.")).first.wait_for()
+
+
+#: The least contrast of a text to what is behind it
+CONTRAST = """() => {
+  const part = (value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+  const luminance = ([r, g, b]) => 0.2126 * part(r / 255) + 0.7152 * part(g / 255) + 0.0722 * part(b / 255);
+  const colour = (text) => text.match(/[\\d.]+/g).map(Number);
+  const behind = (each) => {
+    for (; each; each = each.parentElement) {
+      const found = colour(getComputedStyle(each).backgroundColor);
+      if (found.length < 4 || found[3] > 0) return found;
+    }
+    return [255, 255, 255];
+  };
+  const has_text = (each) => [...each.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+  let least = 21;
+  for (const each of document.querySelectorAll("body *")) {
+    if (!has_text(each) || !each.getClientRects().length) continue;
+    const colours = [colour(getComputedStyle(each).color), behind(each)];
+    const [one, other] = colours.map(luminance).sort((a, b) => b - a);
+    least = Math.min(least, (one + 0.05) / (other + 0.05));
+  }
+  return least;
+}"""
+UNNAMED = "[...document.querySelectorAll('input, textarea')].filter((each) => !each.labels?.length).length"
+
+
+@pytest.mark.nightly
+def test_a_million_subscriptions(browser):
+    count = 1_000_000
+    numbers = np.arange(count)
+    tags = pa.ListArray.from_arrays(
+        np.arange(0, 2 * count + 1, 2).astype(np.int32),
+        pa.array([f"t{i}" for i in range(2 * count // 10)]).take(pa.array(np.repeat(numbers, 2) // 10)),
+    )
+    with TagMatch(threads=2, device="cpu") as tm:
+        tm.put_many(pa.table({"key": pa.array(numbers, pa.uint64()), "tags": tags}))
+        tm.consolidate()
+        with serving(tm, config()) as service, opened(browser, service.http.url) as page:
+            page.get_by_role("link", name="Next page").click()
+            page.get_by_role("link", name="50", exact=True).wait_for()
+            page.get_by_label("Has the tag").fill("t77777")
+            page.get_by_role("button", name="Search").click()
+            page.get_by_text("None so far").wait_for()
+            page.get_by_role("link", name="777770", exact=True).wait_for(timeout=120_000)
+            page.get_by_label("Key").fill("999999")
+            page.get_by_role("button", name="Search").click()
+            page.get_by_text("Key 999999").wait_for()
+            page.get_by_role("link", name="Index", exact=True).click()
+            page.get_by_text("1,000,000").first.wait_for()
