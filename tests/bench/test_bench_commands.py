@@ -160,6 +160,11 @@ def test_serve(tmp_path: Path) -> None:
     assert {found.value(what) for what in (*counted, "errors", "still in flight at the end")} == {0}
     assert (found.answers[0]["queries"], found.answers[0]["keys"] > 0) == (3000, True)
     assert found.panels.keys() == {"messages a second in batches of 1,024", "latency at 50,000 messages a second"}
+    over_http = Found(tmp_path, "serve-http")
+    assert over_http.places("messages a second, many in one call").keys() == {
+        "over Flight", "Arrow over HTTP", "JSON Lines over HTTP",
+    }  # fmt: skip
+    assert over_http.value("single messages over HTTP") > 0
     transport = Found(tmp_path, "transport")
     systems = transport.places(next(iter(transport.panels))).keys()
     assert systems == {"tagmatch serve", "Redis streams", "nats-server", "mosquitto"}

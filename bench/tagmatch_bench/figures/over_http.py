@@ -99,10 +99,14 @@ class _Client(asyncio.Protocol):
 
     def __init__(self, following: Callable[[], bytes | None]) -> None:
         self._next, self._came = following, b""
+        self.ended = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._send()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.ended.set_result(None)
 
     def _send(self) -> None:
         request = self._next()
@@ -130,9 +134,9 @@ async def _rate(url: str, requests: list[bytes], seconds: float) -> float:
         return next(every) if time.perf_counter() < until else None
 
     loop = asyncio.get_running_loop()
-    for _ in range(CONNECTIONS):
-        await loop.create_connection(lambda: _Client(following), host, port)
-    await asyncio.sleep(seconds)
+    clients = [await loop.create_connection(lambda: _Client(following), host, port) for _ in range(CONNECTIONS)]
+    await asyncio.gather(*(client.ended for _, client in clients))
+    await asyncio.sleep(0)  # uvloop lets go of them
     return (count - CONNECTIONS) / seconds
 
 
@@ -147,7 +151,8 @@ def _many(
         return _answered(served.http, "/match_many", _NDJSON, b"".join(lines[:count]))
 
     def as_arrow(count: int) -> bytes:
-        return _answered(served.http, "/match_many", _STREAM, _stream(parts, count))
+        some = parts if count == len(queries) else parts[: max(1, count // BATCH)]
+        return _answered(served.http, "/match_many", _STREAM, _stream(some))
 
     works: dict[str, Callable[[int], Any]] = {
         FLIGHT: lambda count: streamed(connection, parts, max(1, count // BATCH)),
@@ -168,10 +173,10 @@ def _many(
     connection.close()
 
 
-def _stream(parts: list[pa.ListArray], count: int) -> bytes:
+def _stream(parts: list[pa.ListArray]) -> bytes:
     schema, sink = pa.schema([("tags", parts[0].type)]), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
-        for part in parts[: max(1, count // BATCH)]:
+        for part in parts:
             writer.write_batch(pa.RecordBatch.from_arrays([pa.concat_arrays([part])], schema=schema))
     found: bytes = sink.getvalue().to_pybytes()
     return found
