@@ -13,7 +13,7 @@ RUN useradd --system --uid 10001 --create-home tagmatch
 RUN install -d -o tagmatch -g tagmatch /var/lib/tagmatch /etc/tagmatch
 USER tagmatch
 VOLUME /var/lib/tagmatch
-EXPOSE 8815 9815
+EXPOSE 8815 8816 9815
 HEALTHCHECK --interval=10s --timeout=5s --start-period=5m CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:9815/livez', timeout=3)"]
 STOPSIGNAL SIGTERM
 CMD ["tagmatch", "serve", "--config", "/etc/tagmatch/service.toml"]

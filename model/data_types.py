@@ -134,6 +134,11 @@ def count_type(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.struct({"value": plain, "count": pa.uint64()}))
 
 
+def zone_wanted(kind: pa.TimestampType) -> str:
+    """What times of a column need, for messages."""
+    return "needs times with a zone" if kind.tz else "takes times without a zone"
+
+
 def as_json(name: str, value: object, schema: Schema) -> tuple[str, Any]:
     """The type of a column, as it is written, and a value of it as JSON has it."""
     kind = schema.get(name)
@@ -145,8 +150,7 @@ def as_json(name: str, value: object, schema: Schema) -> tuple[str, Any]:
     if isinstance(value, bool) and not pa.types.is_boolean(plain):
         raise InvalidTypeError(f"data: column {name!r} takes values of {text}, not a bool")
     if pa.types.is_timestamp(plain) and isinstance(value, datetime) and (value.tzinfo is None) != (plain.tz is None):
-        lacks = "needs times with a zone" if plain.tz else "takes times without a zone"
-        raise InvalidValueError(f"data: column {name!r} {lacks}, not {shown(value)}")
+        raise InvalidValueError(f"data: column {name!r} {zone_wanted(plain)}, not {shown(value)}")
     try:
         scalar = pa.scalar(value, plain)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:

@@ -94,8 +94,11 @@ class App:
 
     async def _performed(self, call: HttpCall, route: Route) -> Answer | None:
         """The answer, in the time that the client gives; of a change with a key, the one that it had before."""
-        body = await call.whole(MAX_JSON) if route.rows is None else b""
-        key = call.header("idempotency-key") if route.role == "write" else ""
+        key, body = call.header("idempotency-key") if route.role == "write" else "", b""
+        if route.rows is None:
+            body = await call.whole(MAX_JSON)
+        elif key:  # what was asked is compared as a whole, and read after that
+            body = call.body = await call.whole(self.service.config.server.max_message_bytes)
         asked = digest_of(call.scope, body) if key else b""
         if key and (answer := self._repeats.begin(call.user.name, key, asked)) is not None:
             return answer

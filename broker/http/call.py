@@ -28,6 +28,7 @@ class HttpCall(Call):
         host, port = scope["client"] or ("", 0)
         super().__init__(f"{host}:{port}", token_in(self.headers.get(b"authorization", b"").decode("latin-1")))
         self.app, self.scope, self._receive, self._send = app, scope, receive, send
+        self.body: bytes | None = None  # The whole body, if it was read before it is taken
         self.path_key = ""  # What stands in the place of `{key}` in the path
         self.until: float | None = None  # When it ends, if the client neither sends nor reads
         self.has_begun = False  # Whether an answer goes to the client
@@ -82,6 +83,9 @@ class HttpCall(Call):
 
     async def some(self) -> tuple[bytes, bool]:
         """The next part of the body, and whether more comes; GoneError if the client goes."""
+        if self.body is not None:
+            body, self.body = self.body, None
+            return body, False
         self.until = time.monotonic() + FIRST_S
         message = await self._receive()
         self.until = None

@@ -67,9 +67,8 @@ def seconds_in(header: str) -> float | None:
 
 
 def digest_of(scope: Mapping[str, Any], body: bytes) -> bytes:
-    """What tells requests apart: their method, their URL, and their body unless that has rows, or else its length."""
-    length = dict(scope["headers"]).get(b"content-length", b"")
-    parts = (scope["method"].encode(), scope["raw_path"], scope["query_string"], length, body)
+    """What tells requests apart: their method, their URL, and their body."""
+    parts = (scope["method"].encode(), scope["raw_path"], scope["query_string"], body)
     return hashlib.sha256(b"\0".join(parts)).digest()
 
 

@@ -156,7 +156,7 @@ def columns_of(given: Any, *, match_all: bool = False, data: Collection[str] = (
         )
     names = table.schema.names
     known = (*COLUMNS, *data)
-    check_names([name for name in names if name not in data], COLUMNS, f"subscriptions have columns {', '.join(known)}")
+    check_names(names, known, f"subscriptions have columns {', '.join(known)}")
     for name in names:
         if name not in known or names.count(name) > 1:
             raise InvalidValueError(f"subscriptions have columns {', '.join(known)}, each once, not {name!r}")

@@ -396,6 +396,9 @@ def test_a_change_that_is_sent_again_is_made_once():
         many = [client.ask("POST", "/subscriptions", rows, Content_Type=NDJSON, Idempotency_Key="z") for _ in range(2)]
         assert many[0][2] == many[1][2]
         assert many[1][1]["idempotent-replayed"] == "true"
+        others = lines([{"key": 5, "tags": ["f"]}])  # as long as the rows before
+        assert client.ask("POST", "/subscriptions", others, Content_Type=NDJSON, Idempotency_Key="z")[0] == 422
+        assert client.ask("GET", "/subscriptions/5")[2]["alternatives"][0]["tags"] == ["e"]
         assert client.ask("DELETE", "/subscriptions/5", Idempotency_Key="é" * 9)[0] == 400
 
 

@@ -221,3 +221,23 @@ def test_keys_that_are_not_indexed_are_not_asked_for(tmp_path, reached):
     assert tm.stats()["staged"] == 0
     with pytest.raises(InvalidValueError, match="keys must be one of 'indexed', 'unindexed'"):
         TagMatch(keys="none")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("emial", pa.array(["x"]), "column 'emial' means nothing here; is 'email' meant"),
+        ("at", pa.array([dt.datetime(2026, 1, 1)]), "column 'at' needs times with a zone, not timestamp"),
+        (
+            "local",
+            pa.array([dt.datetime(2026, 1, 1, tzinfo=dt.UTC)]),
+            "column 'local' takes times without a zone, not timestamp",
+        ),
+    ],
+)
+def test_columns_of_data_that_cannot_be_used_say_why(column, values, said):
+    kinds = {"email": "string", "at": "timestamp", "local": pa.timestamp("us")}
+    with TagMatch(threads=1, device="cpu", data=kinds) as tm:
+        table = pa.table({"key": pa.array([1], pa.uint64()), "tags": [["a"]], column: values})
+        with pytest.raises((InvalidValueError, InvalidTypeError), match=said):
+            tm.put_many(table)
