@@ -265,7 +265,8 @@ class LocalEngine:
             )
 
     @property
-    def _declared(self) -> Declared:
+    def declared(self) -> Declared:
+        """What is declared of attributes."""
         options = self.changing.layout_options
         return declared_of(options.attributes, strict=options.strict)
 
@@ -284,7 +285,7 @@ class LocalEngine:
         must_exist: bool = False,
     ) -> int:
         self._check_writable()
-        rows = alternatives(tags, where, area, plane=self._options.plane, declared=self._declared)
+        rows = alternatives(tags, where, area, plane=self._options.plane, declared=self.declared)
         checks = KEY_CHECKS[self._key_type]
         value = checks.one(key, "key")
         time = NEVER if expires is None else expiry_time(expires, clock.now_us())
@@ -300,7 +301,7 @@ class LocalEngine:
     @_interrupted_plainly
     def stage(self, columns: Mapping[str, Any], *, removed: bool = False, must_exist: bool = False) -> int:
         self._check_writable()
-        options, declared = self._options, self._declared
+        options, declared = self._options, self.declared
         rows = rows_to_store(columns, self._key_type, plane=options.plane, threads=options.threads, declared=declared)
         check = self._check_of(rows.chunks, rows.keys) if must_exist else None
         self._staging.extend(rows.chunks, rows.keys, removed=removed, expires=rows.expires, check=check)
@@ -311,7 +312,7 @@ class LocalEngine:
         self._check_indexed()
         self._check_writable()
         schema = self._staging.schema() if data else {}
-        rows, asked = to_put(tags, where, area, data, schema, plane=self._options.plane, declared=self._declared)
+        rows, asked = to_put(tags, where, area, data, schema, plane=self._options.plane, declared=self.declared)
         checks = KEY_CHECKS[self._key_type]
         value = checks.one(key, "key")
         time = NEVER if expires is None else expiry_time(expires, clock.now_us())
@@ -346,7 +347,7 @@ class LocalEngine:
             schema,
             plane=options.plane,
             threads=options.threads,
-            declared=self._declared,
+            declared=self.declared,
         )
         check = self._on_condition(self._right_to_put(rows.keys, kinds, records), rows.keys, condition)
         self._staging.extend(rows.chunks, rows.keys, removed=kinds, expires=rows.expires, records=records, check=check)
@@ -595,7 +596,7 @@ class LocalEngine:
         value = checks.one(key, "key")
         if attributes is not None:
             packed(attributes)
-            attributes = self._declared.message(attributes) if self._declared else attributes
+            attributes = self.declared.message(attributes) if self.declared else attributes
         packed_place(place.location, place.within, plane=plane)
         keys = checks.many([value], "keys")
         (lon,), (lat,) = self.clients.where(keys)
@@ -648,12 +649,12 @@ class LocalEngine:
 
     def _packed(self, attributes: Any) -> bytes:
         """The attributes of one message, as they are declared."""
-        declared = self._declared
+        declared = self.declared
         return packed(declared.message(attributes) if declared else attributes)
 
     def _queries(self, given: Any) -> Queries:
         """Many messages, with attributes as they are declared."""
-        asked, declared = queries_of(given, plane=self._options.plane), self._declared
+        asked, declared = queries_of(given, plane=self._options.plane), self.declared
         return Queries(as_declared(asked.chunks, declared)) if declared else asked
 
     def _within(self, matcher: Matcher) -> Matcher:

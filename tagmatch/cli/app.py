@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
@@ -32,7 +32,7 @@ from tagmatch.model.errors import (
     NotStoredError,
     TagMatchError,
 )
-from tagmatch.model.options import LAYOUT_DEFAULTS, MAX_PARTITION_SIZE, KeyType, Layout, Order, Source
+from tagmatch.model.options import LAYOUT_DEFAULTS, MAX_PARTITION_SIZE, Layout, Order, Source
 from tagmatch.model.where.constraints import Where
 
 if TYPE_CHECKING:
@@ -361,23 +361,26 @@ class _Translating:
         ),
     ] = None
 
-    def documents(self, source: Source, stats: Mapping[str, Any], data: Collection[str]) -> Documents:
-        """A function that makes rows of documents, for an index with these statistics and columns of data."""
+    def read_mapping(self) -> Any:
+        """The mapping, or `None`."""
         from tagmatch.files.json import read_json
+
+        return None if self.mapping is None else read_json(self.mapping.read_bytes(), str(self.mapping))
+
+    def documents(self, source: Source, mapping: Any, tm: TagMatch[Any]) -> Documents:
+        """A function that makes rows of documents for an index."""
         from tagmatch.importing import Documents
 
-        mapping = None
-        if self.mapping is not None:
-            mapping = read_json(self.mapping.read_bytes(), str(self.mapping))
+        engine = tm._engine
         return Documents(
             source,
             mapping=mapping,
             tags=self.tags,
             key=self.key,
             field=self.field,
-            key_type=stats["key_type"],
-            with_words=[name for name, text in stats["attributes"].items() if "words()" in text],
-            data=data,
+            key_type=tm.stats()["key_type"],
+            declared=engine.declared,
+            data=engine.schema(),
         )
 
 
@@ -400,12 +403,18 @@ def import_(
     """Put the queries of a percolator, the predicates of Vespa or the rules of a rule engine into an index.
 
     Each key gets what its document asks for, in place of all that it had. What cannot be taken is refused by its path
-    in the document. An index that is not there is made, with keys of the KEY_TYPE. Columns of data, those that the
-    index has and those of --data, get the fields of their names.
+    in the document. An index that is not there is made, with keys of the KEY_TYPE, and with the attributes and the
+    analyzers of the mapping. Columns of data, those that the index has and those of --data, get the fields of their
+    names.
     """
-    reading = _Reading(form=form, skip_invalid=skip_invalid, threads=threads)
-    with _changed(index, reading, key_type, data=cli.named(data, "--data")) as tm:
-        translated = translating.documents(source, tm.stats(), tm._engine.schema())
+    from tagmatch import importing
+
+    reading, mapping = _Reading(form=form, skip_invalid=skip_invalid, threads=threads), translating.read_mapping()
+    new: dict[str, Any] = {"key_type": key_type}
+    if mapping is not None:
+        new |= importing.declared(mapping, tags=translating.tags)
+    with _changed(index, reading, new, data=cli.named(data, "--data")) as tm:
+        translated = translating.documents(source, mapping, tm)
         _put(tm, reading.rows(tm, documents, expires, has_data=True, row_of=translated.row))
     typer.echo(f"{documents}: {translated.report()}")
 
@@ -439,15 +448,17 @@ def _text_of_value(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def _changed(index: str, reading: _Reading, new: KeyType | None = None, **more: Any) -> Iterator[TagMatch[Any]]:
+def _changed(
+    index: str, reading: _Reading, new: Mapping[str, Any] | None = None, **more: Any
+) -> Iterator[TagMatch[Any]]:
     """Make one change of all that is staged within, and say what the index has before and after it.
 
-    An index that is not there is made if the type of its keys is given.
+    An index that is not there is made if options for it are given.
     """
     options: Any = {"device": "cpu", "threads": reading.threads, "plane": reading.plane, "durability": "none"}
     options |= more
     if new is not None and not cli.located(index).has_index():
-        tm = TagMatch[Any](index, key_type=new, **options)
+        tm = TagMatch[Any](index, **new, **options)
     else:
         try:
             tm = TagMatch.open(index, **options)

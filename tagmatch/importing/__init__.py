@@ -11,9 +11,10 @@ from tagmatch.importing.conditions import ALWAYS, NEVER, Condition, NotTakenErro
 from tagmatch.importing.fields import Fields
 from tagmatch.model.errors import FilterError, InvalidValueError
 from tagmatch.model.options import KeyType, Source
+from tagmatch.model.where.declared import Declared
 from tagmatch.model.where.language import stored_rows
 
-__all__ = ["NotTakenError", "elasticsearch", "rules", "vespa"]
+__all__ = ["NotTakenError", "declared", "elasticsearch", "rules", "vespa"]
 
 
 class Documents:
@@ -28,13 +29,13 @@ class Documents:
         key: str | None = None,
         field: str | None = None,
         key_type: KeyType = "string",
-        with_words: Collection[str] | None = None,
+        declared: Declared | None = None,
         data: Collection[str] = (),
     ) -> None:
         if source != "elasticsearch" and (mapping is not None or tags is not None):
             raise InvalidValueError(f"a mapping, and a field of tags, are of Elasticsearch, not of {source}")
         self._seen: list[str] = []
-        fields = Fields(mapping, tags, with_words)
+        fields = self._fields = Fields(mapping, tags, declared)
         made: tuple[tuple[str, ...], str, Callable[[Any, Place], Condition]]
         if source == "elasticsearch":
             reader = percolator.Reader(fields, self._seen.append)
@@ -44,7 +45,7 @@ class Documents:
             made = module.KEYS, module.FIELD, lambda given, place: module.condition(given, place, self._seen.append)
         names, query, self._condition = made
         self._keys, self._field = (key,) if key else names, field or query
-        self._key_type, self._data = key_type, data
+        self._key_type, self._data, self._declared = key_type, data, declared
         self.taken, self.refused = Counter[str](), Counter[str]()
 
     def row(self, document: Any) -> dict[str, Any]:
@@ -60,10 +61,12 @@ class Documents:
 
     def report(self) -> str:
         """How many documents were taken with each kind of query, and how many refused for one."""
-        return "; ".join(
+        found = [
             f"{what}: {', '.join(f'{kind} {count}' for kind, count in counts.most_common()) or 'none'}"
             for what, counts in (("taken", self.taken), ("refused", self.refused))
-        )
+        ]
+        others = [f"mapping.{name}: {said}" for name, _, _, said in self._fields.attributes() if said]
+        return "; ".join([*found, *([f"not taken of the mapping: {', '.join(others)}"] if others else [])])
 
     def _row(self, document: Any) -> dict[str, Any]:
         root = Place("")
@@ -83,7 +86,7 @@ class Documents:
         if condition is not ALWAYS:
             row["where"] = condition.text
             try:
-                stored_rows(condition.text, plane=False)
+                stored_rows(condition.text, plane=False, declared=self._declared)
             except FilterError as error:
                 raise place.refused(f"{error}, in {condition.text!r:.200}") from None
         return row
@@ -145,6 +148,52 @@ def elasticsearch(document: Mapping[str, Any], *, mapping: Mapping[str, Any] | N
     >>> tm.close()
     """
     return Documents("elasticsearch", mapping=mapping).row(document)
+
+
+def declared(mapping: Mapping[str, Any], *, tags: str | None = None) -> dict[str, Any]:
+    """What `TagMatch` takes for the fields of a mapping of Elasticsearch: types of attributes, and analyzers.
+
+    Parameters
+    ----------
+    mapping
+        The mapping of the index, perhaps with the settings of its analyzers: as `GET index` gives it.
+    tags : str, optional
+        The field whose words are the tags of messages, which is no attribute then.
+
+    Returns
+    -------
+    dict
+        `attributes`, `analyzers`, and `strict`, which is `True` where the mapping has `"dynamic": "strict"`. Fields of
+        other types are left out, and so are analyzers that our indexes do not have.
+
+    Raises
+    ------
+    NotTakenError
+        It is no mapping.
+
+    Examples
+    --------
+    >>> from tagmatch import TagMatch, importing
+    >>> mapping = {"properties": {"title": {"type": "text"}}}
+    >>> found = importing.declared(mapping)
+    >>> found
+    {'attributes': {'title': 'string'}, 'analyzers': {'title': 'casefold(words())'}, 'strict': False}
+    >>> tm = TagMatch(key_type="string", **found)
+    >>> query = {"match_phrase": {"title": "Red bike"}}
+    >>> tm.put(**importing.elasticsearch({"_id": "ana", "query": query}, mapping=mapping))
+    1
+    >>> changed = tm.consolidate()
+    >>> tm.match([], {"title": "My red bike"})
+    ['ana']
+    >>> tm.close()
+    """
+    fields = Fields(mapping, tags)
+    found = [(name, kind, own) for name, kind, own, _ in fields.attributes() if kind]
+    return {
+        "attributes": {name: kind for name, kind, _ in found},
+        "analyzers": {name: str(own) for name, _, own in found if own is not None},
+        "strict": fields.is_strict,
+    }
 
 
 def vespa(document: Mapping[str, Any], *, field: str = predicates.FIELD) -> dict[str, Any]:

@@ -6,13 +6,17 @@ import contextlib
 import ipaddress
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+from tagmatch.importing.analysis import TAKEN, Analysis, analysis_of, normalizer_of
 from tagmatch.importing.conditions import NEVER, Condition, Place, every, some
 from tagmatch.importing.dates import DEFAULT_FORMAT, Instant, after_now, instant, time_of
 from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.where.analyzers import Analyzer
 from tagmatch.model.where.comparisons import NOW
+from tagmatch.model.where.declared import Declared
 from tagmatch.model.where.types import Version, network_of, typed_of
 from tagmatch.model.where.values import quoted
 
@@ -25,15 +29,15 @@ _INTEGERS = frozenset({"long", "integer", "short", "byte", "unsigned_long"})
 _FLOATS = frozenset({"double", "float", "half_float", "scaled_float"})
 _DATES = frozenset({"date", "date_nanos"})
 _OTHERS = frozenset({"boolean", "ip", "version"})
+#: Types, and how the attributes that they become are declared
+_DECLARED: Mapping[str, str] = {
+    **dict.fromkeys(_WORDS | _WHOLE, "string"), **dict.fromkeys(_INTEGERS, "int64"), "unsigned_long": "uint64",
+    **dict.fromkeys(_FLOATS, "float64"), **dict.fromkeys(_DATES, "timestamp"), "boolean": "bool", "ip": "ip",
+    "version": "version",
+}  # fmt: skip
+# What needs no attribute: the place and the query of a document, and other names
+_NO_ATTRIBUTES = frozenset({GEO_POINT, PERCOLATOR, "alias", "object"})
 _LOOKS_LIKE_DATE = re.compile(r"\d{4}-\d\d(-\d\d.*)?|.*\|\|.*|now.*", re.DOTALL)
-_WORD = re.compile(r"\w+(?:['’.]\w+)*")
-#: Analyzers and the words that they make of a text
-_ANALYZERS: Mapping[str, Callable[[str], list[str]]] = {
-    "standard": lambda text: _WORD.findall(text.lower()),
-    "whitespace": str.split,
-    "keyword": lambda text: [text],
-    "simple": lambda text: re.findall(r"[^\W\d_]+", text.lower()),
-}
 _EXACT = 2**53
 _SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _NETWORKS = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -46,6 +50,7 @@ class Field(NamedTuple):
     type: str | None = None
     options: Mapping[str, Any] = {}
     is_tags: bool = False  # its words are the tags of messages
+    settings: Mapping[str, Any] = {}  # of analyzers
 
     @property
     def is_text(self) -> bool:
@@ -57,14 +62,28 @@ class Field(NamedTuple):
         """Whether its values are texts, and no tags."""
         return not self.is_tags and (self.type is None or self.type in _WORDS | _WHOLE)
 
-    def words(self, text: str, place: Place) -> list[str]:
+    @property
+    def _analyzer(self) -> str:
+        return str(self.options.get("search_analyzer", self.options.get("analyzer", "default")))
+
+    @property
+    def analysis(self) -> Analysis | None:
+        """How its texts are changed before they are compared; `None` if they are not, or if that is not taken."""
+        if self.is_text or self.is_tags:
+            return analysis_of(self._analyzer, self.settings)
+        return normalizer_of(str(self.options.get("normalizer")), self.settings)
+
+    def words(self, text: str, place: Place) -> Sequence[str]:
         """The words that the analyzer of the field makes of a text."""
-        name = self.options.get("search_analyzer", self.options.get("analyzer", "standard"))
-        if name not in _ANALYZERS:
+        found = analysis_of("standard", {}) if self.type is None else self.analysis
+        if found is None:
             raise place.refused(
-                f"field {self.name!r} has the analyzer {name!r}; those taken are {', '.join(_ANALYZERS)}"
+                f"field {self.name!r} has the analyzer {self._analyzer!r}; those taken are {', '.join(TAKEN)}"
             )
-        return _ANALYZERS[name](text)
+        try:
+            return found.forms(text)
+        except InvalidValueError as error:  # A package is missing
+            raise place.refused(str(error)) from None
 
     def equal(self, given: Any, place: Place) -> Condition:
         """A value of the field equals the given one, as a term."""
@@ -72,6 +91,8 @@ class Field(NamedTuple):
             return Condition(f"tags {{{quoted(place.text_of(given))}}}")
         if self.type in _DATES:
             return self.between({"gte": given, "lte": given}, place)
+        if not self.is_form(given, place):
+            return NEVER
         operand = self._operand(given, place)
         return place.test(self.name, "in" if isinstance(operand, _NETWORKS) else "=", operand)
 
@@ -82,7 +103,14 @@ class Field(NamedTuple):
         if self.is_tags:
             texts = [quoted(at.text_of(each)) for each, at in place.list_of(given)]
             return Condition(f"any of tags {{{', '.join(texts)}}}")
-        return place.test(self.name, "in", *(self._operand(*each) for each in place.list_of(given)))
+        found = [self._operand(*each) for each in place.list_of(given) if self.is_form(*each)]
+        return place.test(self.name, "in", *found) if found else NEVER
+
+    def is_form(self, given: Any, place: Place) -> bool:
+        """Whether the field may have this term: those of texts are what the analyzer makes."""
+        if not self.is_text or not isinstance(given, str):
+            return True
+        return self.analysis is None or list(self.words(given, place)) == [given]
 
     def _operand(self, given: Any, place: Place) -> Any:
         """A value, or a network of IP addresses."""
@@ -97,13 +125,12 @@ class Field(NamedTuple):
         """A value as messages have it."""
         if given is None or isinstance(given, dict | list):
             raise place.refused(f"a value must be here, not {given!r:.60}")
-        if self.options.get("normalizer"):
-            raise place.refused(f"field {self.name!r} has a normalizer, which is not taken")
         kind = self.type
         if kind is None:
             return given
         if kind in _WORDS | _WHOLE:
-            return str(given).lower() if isinstance(given, bool) else str(given)
+            text = str(given).lower() if isinstance(given, bool) else str(given)
+            return self._normalized(text, place) if self.options.get("normalizer") else text
         if kind in _INTEGERS | _FLOATS:
             return _number(given, place)
         if kind == "boolean":
@@ -118,6 +145,26 @@ class Field(NamedTuple):
             return Version(str(given)) if kind == "version" else typed_of(kind, str(given))
         except InvalidValueError as error:
             raise place.refused(str(error)) from None
+
+    def _normalized(self, text: str, place: Place) -> str:
+        if (found := self.analysis) is None:
+            raise place.refused(
+                f"field {self.name!r} has the normalizer {self.options['normalizer']!r}, which is not taken"
+            )
+        return found.forms(text)[0]
+
+    def declared(self) -> tuple[str, Analyzer | None, str]:
+        """The type of the attribute that it becomes, its analyzer, and what of the mapping is not taken."""
+        kind, what = _DECLARED.get(str(self.type), ""), "analyzer" if self.is_text else "normalizer"
+        if not kind:
+            return "", None, f"type {self.type!r}"
+        name = self.options.get(what, "default" if self.is_text else None)
+        if name is None:
+            return kind, None, ""
+        if self.is_text and self.options.get("search_analyzer", name) != name:
+            return kind, None, f"search_analyzer {self.options['search_analyzer']!r}"
+        own = self.analysis.own if self.analysis else None
+        return kind, own, "" if own else f"{what} {name!r}"
 
     def between(self, body: Mapping[str, Any], place: Place) -> Condition:
         """A value of the field lies within bounds `gt`, `gte`, `lt` and `lte`; some may be missing or null."""
@@ -138,7 +185,7 @@ class Field(NamedTuple):
             next((bound(self, name, each, body, place) for name, each in given.items() if name[0] == side), None)
             for side in "gl"
         )
-        made = time_of if is_date else self._made
+        made = time_of if is_date else partial(self._bounded, place=place)
         if lower is None or upper is None:
             only, sign = (lower, ">") if lower is not None else (upper, "<")
             assert only is not None
@@ -157,7 +204,11 @@ class Field(NamedTuple):
             return self.between({**body, **dict.fromkeys(("gte", "gt", "lte", "lt")), name: given}, place)
         return place.compared(self.name, _SIGNS[name], NOW, after_now(str(given), place.at(name)))
 
-    def _made(self, value: Any) -> Any:
+    def _bounded(self, value: Any, place: Place) -> Any:
+        if not self.is_form(value, place):
+            raise place.refused(
+                f"{value!r:.60} is no word of the analyzer, which ranges of words take; give gte and lte"
+            )
         return typed_of("ip", str(value)) if self.type == "ip" else value
 
 
@@ -226,17 +277,18 @@ class Fields:
     """The fields that a mapping tells, and the others, whose types are those of the values given."""
 
     def __init__(
-        self,
-        mapping: Mapping[str, Any] | None = None,
-        tags: str | None = None,
-        with_words: Collection[str] | None = None,
+        self, mapping: Mapping[str, Any] | None = None, tags: str | None = None, declared: Declared | None = None
     ) -> None:
         self._tags = tags
-        #: The attributes of which the index keeps words in a row; `None` if that is not known
-        self.with_words = with_words
+        #: What the index declares of attributes; `None` if that is not known
+        self.declared = declared
         self._known: dict[str, Mapping[str, Any]] = {}
+        self._settings: Mapping[str, Any] = {}
+        self.is_strict = False  # Documents have no other fields
         if mapping is not None:
-            self._add(_properties_of(mapping), "", within_nested=False)
+            found, self._settings = _parts_of(mapping)
+            self.is_strict = str(found.get("dynamic")).lower() == "strict"
+            self._add(found["properties"], "", within_nested=False)
 
     def _add(self, properties: Any, prefix: str, *, within_nested: bool) -> None:
         for name, options in Place("mapping").object_of(properties).items():
@@ -248,9 +300,10 @@ class Fields:
 
     def field(self, name: str, place: Place) -> Field:
         """The field of this name; the query is refused if the mapping has none of it, or one that is not taken."""
-        if name == self._tags:
-            return Field(name, self._known.get(name, {}).get("type"), self._known.get(name, {}), is_tags=True)
         own = self._known.get(name)
+        if name == self._tags:
+            own = own or {}
+            return Field(name, own.get("type"), own, is_tags=True, settings=self._settings)
         if own is None:
             if self._known:
                 raise place.refused(f"the mapping has no field {name!r}")
@@ -261,7 +314,11 @@ class Fields:
             raise place.of("nested").refused(f"field {name!r} is nested, which is not taken")
         if "properties" in own:
             raise place.refused(f"field {name!r} is an object; give the field within it")
-        return Field(name, str(own.get("type", TEXT)), own)
+        return self._made(name)
+
+    def _made(self, name: str) -> Field:
+        own = self._known[name]
+        return Field(name, str(own.get("type", TEXT)), own, settings=self._settings)
 
     def within(self, name: str) -> list[str]:
         """The fields that an object has, or only this one if it is a plain field."""
@@ -278,14 +335,29 @@ class Fields:
         """The name of the field in which queries are."""
         return next((name for name, own in self._known.items() if own.get("type") == PERCOLATOR), "query")
 
+    def attributes(self) -> Iterator[tuple[str, str, Analyzer | None, str]]:
+        """Of each field that messages have: its name, and what `Field.declared` says."""
+        for name, own in self._known.items():
+            if own.get("type") not in _NO_ATTRIBUTES and "properties" not in own and name != self._tags:
+                yield name, *self._made(name).declared()
 
-def _properties_of(mapping: Mapping[str, Any]) -> Any:
-    """The properties of a mapping, alone, of the body that makes an index, or as an index tells it."""
+    def has_words_in_a_row(self, name: str) -> bool:
+        """Whether the index keeps, or may keep, the words of an attribute in a row."""
+        if self.declared is None:
+            return True
+        own = self.declared[name]
+        return own is not None and own.analyzer is not None and own.analyzer.has_words
+
+
+def _parts_of(mapping: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """A mapping alone, and settings of analyzers: of the body that makes an index, or as an index tells them."""
     place = Place("mapping")
-    found: Any = place.object_of(mapping)
-    if "properties" not in found and "mappings" not in found and len(found) == 1:
-        found = place.object_of(next(iter(found.values())))
-    found = place.object_of(found.get("mappings", found))
+    whole: Any = place.object_of(mapping)
+    if "properties" not in whole and "mappings" not in whole and len(whole) == 1:
+        whole = place.object_of(next(iter(whole.values())))
+    found = place.object_of(whole.get("mappings", whole))
     if "properties" not in found:
         raise place.refused("there are no properties, as Elasticsearch gives them for GET index/_mapping")
-    return found["properties"]
+    settings = whole.get("settings") or {}
+    settings = settings.get("index") or settings
+    return found, settings.get("analysis") or settings.get("index.analysis") or {}

@@ -159,12 +159,17 @@ class Reader:
         if not field.has_texts:
             raise at.refused(f"field {field.name!r} has no texts, which patterns are for")
         text = at.text_of(given.get("value", given.get(place.kind)))
-        field.value(text, at)
+        if field.options.get("normalizer"):
+            raise at.refused(f"field {field.name!r} has a normalizer, with which patterns are not taken")
         return field, text, given, at
 
     def _prefix(self, body: Any, place: Place) -> Condition:
         field, text, given, at = self._pattern(body, place)
-        return beginning(field.name, text, at, any_case=bool(given.get("case_insensitive")))
+        any_case = bool(given.get("case_insensitive"))
+        # Words of a text are in small letters, if its analyzer makes such, and the query stays unchanged
+        if not any_case and field.is_text and field.analysis and field.analysis.part(text) != text:
+            return NEVER
+        return beginning(field.name, text, at, any_case=any_case)
 
     def _wildcard(self, body: Any, place: Place) -> Condition:
         field, text, given, at = self._pattern(body, place, "wildcard")
@@ -224,7 +229,7 @@ class Reader:
                 raise place.refused(f"field {field.name!r} is tags of messages, which have no order for a phrase")
             if str(given.get("slop", 0)) != "0":
                 raise place.at("slop").refused("a phrase with words between is not taken")
-            if self._fields.with_words is not None and field.name not in self._fields.with_words:
+            if not self._fields.has_words_in_a_row(field.name):
                 raise place.refused(
                     "a phrase of several words needs an index that keeps their order: declare "
                     f"{field.name!r} with the analyzer words() before"

@@ -42,6 +42,8 @@ def test_all_queries_of_a_mapping(tmp_path):
     assert "taken: " in ran.stdout
     assert "match_phrase 3" in ran.stdout
     assert "refused: query 3" in ran.stdout or "nested 3" in ran.stdout
+    assert "not taken of the mapping: mapping.body: analyzer 'whitespace', mapping.notes: analyzer" in ran.stdout
+    assert "mapping.span: type 'integer_range'" in ran.stdout
     kept = where_of(index)
     assert len(kept) == taken
     # Once more, it changes nothing
@@ -134,3 +136,25 @@ def test_phrases_need_an_index_with_words(tmp_path):
     done("import", "elasticsearch", file, tmp_path / "other")
     with TagMatch.open(tmp_path / "other") as tm:
         assert tm.match([], {"title": "A Big flat"}) == ["2"]
+
+
+def test_a_new_index_has_the_attributes_of_the_mapping(tmp_path):
+    """One that is there keeps its own."""
+    phrase = {"_id": "2", "query": {"match_phrase": {"title": "big flat"}}}
+    mapping = written(
+        tmp_path / "m.json",
+        {"properties": {"title": {"type": "text"}, "city": {"type": "keyword"}}, "dynamic": "strict"},
+    )
+    file, index, other = written(tmp_path / "a.jsonl", CITY, phrase), tmp_path / "index", tmp_path / "other"
+    done("import", "elasticsearch", file, index, "--mapping", mapping)
+    with TagMatch.open(index) as tm:
+        assert tm.stats()["attributes"] == {"city": "string", "title": "string, casefold(words())"}
+        assert tm.stats()["strict"]
+        assert tm.match([], {"title": "A Big flat"}) == ["2"]
+    with TagMatch(other, key_type="string", attributes={"city": "string"}) as tm:
+        tm.consolidate()
+    said = refused("import", "elasticsearch", file, other, "--mapping", mapping)
+    assert "line 2 (row 1): query.match_phrase.title: a phrase of several words needs an index that keeps" in said
+    assert ended("import", "elasticsearch", file, other, "--mapping", mapping, "--skip-invalid").returncode == 0
+    with TagMatch.open(other) as tm:
+        assert tm.stats()["attributes"] == {"city": "string"}

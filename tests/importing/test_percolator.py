@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.percolator import NOW, Percolator, words
 
-from tagmatch import FilterError, TagMatch, Version, casefold, importing
+from tagmatch import FilterError, InvalidValueError, TagMatch, Version, casefold, importing
 from tagmatch import words as words_of
 
 DATA = Path(__file__).parent / "data"
@@ -118,6 +118,101 @@ def test_the_same_queries_match(index, document):
     found = index.match_unique([], attributes, location=place)
     oracle = Raw(PROPERTIES)
     assert found == {each["_id"] for each in TAKEN if oracle.matches(each["query"], document)}
+
+
+def as_json(value: Any) -> Any:
+    """A value of a document as JSON has it."""
+    if isinstance(value, list):
+        return [as_json(each) for each in value if each is not None]
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+@pytest.fixture(scope="module", params=["rarest", "balanced"])
+def declared_index(request):
+    with TagMatch(key_type="string", layout=request.param, **importing.declared(MAPPING)) as tm:
+        for document in [*TAKEN, *NORMALIZED]:
+            tm.put(**importing.elasticsearch(document, mapping=MAPPING))
+        tm.consolidate()
+        yield tm
+
+
+NORMALIZED = [
+    {"_id": "sku-1", "query": {"term": {"sku": "AB-12"}}},
+    {"_id": "sku-2", "query": {"terms": {"sku": ["Ab-12", "X"]}}},
+]
+
+
+@given(st.fixed_dictionaries({}, optional=FIELDS), some("ab-12", "AB-12", "x", "abc"))
+def test_documents_are_messages_of_an_index_with_the_mapping(declared_index, document, sku):
+    """Texts become words, and texts of dates, addresses and versions values, where the mapping declares them."""
+    attributes = {
+        name: as_json(value)
+        for name, value in document.items()
+        if name not in ("seller", "place") and value is not None
+    }
+    attributes |= {f"seller.{name}": each for name, each in document.get("seller", {}).items() if each is not None}
+    for name in ("title", "body"):
+        if name in attributes:
+            values = attributes[name] if isinstance(attributes[name], list) else [attributes[name]]
+            attributes["title.raw"] = values if name == "title" else attributes.get("title.raw", [])
+            # An analyzer that no index has makes its words before
+            attributes[name] = [word for text in values for word in text.split()] if name == "body" else values
+    place = document.get("place")
+    location = None if place is None else (place["lon"], place["lat"])
+    skus = [each.lower() for each in (sku if isinstance(sku, list) else [sku]) if each is not None]
+    found = declared_index.match_unique([], attributes | {"sku": sku, "now()": NOW}, location=location)
+    oracle = Raw(PROPERTIES)
+    expected = {each["_id"] for each in TAKEN if oracle.matches(each["query"], document)}
+    expected |= {"sku-1"} if "ab-12" in skus else set()
+    expected |= {"sku-2"} if {"ab-12", "x"} & {*skus} else set()
+    assert found == expected
+
+
+ANALYSIS = {
+    "filter": {"stem": {"type": "snowball", "language": "English"}, "gone": {"type": "stop"}},
+    "analyzer": {
+        "folded": {"tokenizer": "standard", "filter": ["lowercase", "asciifolding", "stem"]},
+        "without": {"type": "custom", "tokenizer": "standard", "filter": ["lowercase", "gone"]},
+        "html": {"tokenizer": "standard", "char_filter": ["html_strip"]},
+    },
+    "normalizer": {"plain": {"type": "custom", "filter": ["lowercase", "asciifolding"]}},
+}
+
+
+def test_what_a_mapping_declares():
+    texts = {name: {"type": "text", "analyzer": name} for name in ("folded", "without", "html", "standard")}
+    others = {
+        "city": {"type": "keyword", "normalizer": "plain"}, "size": {"type": "scaled_float", "scaling_factor": 100},
+        "big": {"type": "unsigned_long"}, "day": {"type": "date", "format": "yyyy/MM/dd"}, "at": {"type": "geo_point"},
+        "vector": {"type": "dense_vector"}, "words": {"type": "text", "search_analyzer": "whitespace"},
+    }  # fmt: skip
+    body = {"flats": {
+        "settings": {"index": {"analysis": ANALYSIS}},
+        "mappings": {"dynamic": "strict", "properties": {**texts, **others}},
+    }}  # fmt: skip
+    found = importing.declared(body, tags="standard")
+    assert found == {
+        "attributes": {
+            "folded": "string", "without": "string", "html": "string", "city": "string", "size": "float64",
+            "big": "uint64", "day": "timestamp", "words": "string",
+        },
+        "analyzers": {"folded": 'stems("english", no_accents(casefold(words())))', "city": "no_accents(casefold())"},
+        "strict": True,
+    }  # fmt: skip
+    queries: list[dict[str, Any]] = [
+        {"match": {"folded": "Les Cafés"}}, {"term": {"city": "NÎMES"}}, {"match_phrase": {"folded": "red bikes"}},
+        {"range": {"day": {"gte": "2026/03/15"}}},
+    ]  # fmt: skip
+    with TagMatch(**found) as tm:
+        for key, query in enumerate(queries):
+            tm.put(**{**importing.elasticsearch({"_id": "1", "query": query}, mapping=body), "key": key})
+        tm.consolidate()
+        message = {"folded": "A red BIKE at the café", "city": "nimes", "day": "2026-03-15T00:00:00Z"}
+        assert tm.match_unique([], message) == {0, 1, 2, 3}
+        with pytest.raises(InvalidValueError, match="not declared"):
+            tm.match([], {"town": "Nice"})
+    with pytest.raises(importing.NotTakenError, match=r"^query\.match\.without: field 'without' has the analyzer"):
+        importing.elasticsearch({"_id": "1", "query": {"match": {"without": "a"}}}, mapping=body)
 
 
 def test_each_query_matches_a_document_and_not_another():
