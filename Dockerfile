@@ -3,7 +3,7 @@ FROM python:3.12.12-slim-bookworm AS built
 WORKDIR /src
 COPY . .
 RUN python -m venv /opt/tagmatch
-RUN /opt/tagmatch/bin/pip install --no-cache-dir '.[serve,trace,mqtt,nats]'
+RUN /opt/tagmatch/bin/pip install --no-cache-dir '.[serve,trace,mqtt,nats,kafka]'
 
 FROM python:3.12.12-slim-bookworm
 COPY --from=built /opt/tagmatch /opt/tagmatch

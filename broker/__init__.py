@@ -1,1 +1,1 @@
-"""The service: an index over Arrow Flight, MQTT and NATS, with users, rights and limits, subscribers, and a client."""
+"""The service: an index over Arrow Flight and HTTP, gateways, users, rights and limits, subscribers, and a client."""

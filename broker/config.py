@@ -398,6 +398,8 @@ class Naming:
 
 MQTT = Naming("topic", "/", "+", "#", "/+#", rest_is_optional=True)
 NATS = Naming("subject", ".", "*", ">", ".*>\\s", rest_is_optional=False)
+KAFKA = Naming("topic", "/", "+", "#", "/+#", rest_is_optional=False)
+_KAFKA_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @cache
@@ -524,6 +526,40 @@ class NatsOptions(BrokerOptions):
 
 
 @dataclass(frozen=True, slots=True)
+class KafkaOptions(BrokerOptions):
+    """A gateway to Kafka; other options are those of `BrokerOptions`."""
+
+    port: int = _integer(9092, 1, 65_535)
+    session: str = _text("kafka")
+    group: str = _checked("tagmatch", _check_name)  # The consumer group: each message goes to one of its gateways
+    session_timeout: float = _checked(45.0, _check_positive)  # Seconds of silence until others take a gateway's part
+    sasl_mechanism: str = _one_of("SCRAM-SHA-512", Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+    flush_timeout: float = _checked(5.0, _check_positive)  # Seconds until the brokers must have what is sent to them
+
+    naming: ClassVar[Naming] = KAFKA
+    gateway: ClassVar[str] = "tagmatch.broker.kafka:KafkaGateway"
+
+    def __post_init__(self) -> None:
+        BrokerOptions.__post_init__(self)
+        if self.control:
+            raise InvalidValueError("control is not for Kafka: send requests over HTTP, Flight, MQTT or NATS")
+        if self.guarantee == "at_most_once":
+            raise InvalidValueError("guarantee must be 'at_least_once' with Kafka")
+        for name in self.places:
+            topic = getattr(self, name)
+            if not _KAFKA_TOPIC.fullmatch(topic) or topic in (".", ".."):
+                raise InvalidValueError(
+                    f"{name} must be one topic, of at most 249 letters, digits and '.', '_', '-', not {topic!r}"
+                )
+
+    @property
+    def places(self) -> dict[str, str]:
+        """As of other gateways; all notifications go to one topic."""
+        found = {"messages": self.messages, "notifications": self.notifications}
+        return {name: place for name, place in found.items() if place}
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All sections. To add one: write its dataclass, whose `__post_init__` checks it, and add a field."""
 
@@ -537,6 +573,7 @@ class Config:
     hub: HubOptions = field(default_factory=HubOptions)
     mqtt: tuple[MqttOptions, ...] = ()
     nats: tuple[NatsOptions, ...] = ()
+    kafka: tuple[KafkaOptions, ...] = ()
     channel: tuple[ChannelOptions, ...] = ()
 
     def __post_init__(self) -> None:

@@ -67,6 +67,7 @@ class KeyNotification:
     seconds_left: float | None  # Until it expires
     redelivered: bool
     content_type: str | None = None  # If it is known
+    key: str = ""  # Whose it is, as a text
 
 
 class Sending:
@@ -211,7 +212,7 @@ class Sending:
             left = None if expires is None else (expires - now) / 1e6
             for key in keys:
                 topic = f"{prefix}{naming.separator}{naming.level(str(key))}"
-                each = KeyNotification(topic, payload or b"", id_, left, redelivered)
+                each = KeyNotification(topic, payload or b"", id_, left, redelivered, key=str(key))
                 if are_events:
                     name = f"{session.mark_of(offset)}-{key}"
                     event = notification(payload, [key], name, self._options.session)

@@ -28,7 +28,7 @@ from packaging.requirements import Requirement
 #: Versions of Python that a release is tried with, if they are installed
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 #: Extras that users may install; all that they bring has one of the licences below. Benchmarks and tests ship nothing.
-EXTRAS = ("spark", "mqtt", "nats", "cuda", "serve", "trace")
+EXTRAS = ("spark", "mqtt", "nats", "kafka", "cuda", "serve", "trace")
 #: Parts of the names of licences that an Apache-2.0 package may depend on, and those of NVIDIA's libraries
 LICENCES = "Apache;BSD;Eclipse Distribution;ISC;MIT;Mozilla Public License;MPL-2.0;NVIDIA;Python;PSF;Zlib"
 #: What newcomers read first, and can follow without extras
