@@ -20,7 +20,7 @@ ASKED = {"tags": '["flat","lyon"]', "attributes": "price = 850\nrooms = 1", "lon
 #: Each picture: a view, the scheme of colours, and a width
 VIEWS = (
     ("try", f"try?{urlencode(ASKED)}", "light", 1200),
-    ("map", "map", "dark", 900),
+    ("map", "map", "dark", 860),
 )
 
 

@@ -70,6 +70,8 @@ function begin() {
 
 // -- what is around a view --
 
+const places = () => [...main.querySelectorAll("[tabindex], a, button, input, textarea, summary")];
+
 function around() {
   const { info } = state;
   document.querySelector("nav").hidden = document.getElementById("leave").hidden = info === null;
@@ -97,8 +99,12 @@ function show() {
   say("");
   const own = {
     info: state.info, may, signal: shown.signal, query: new URLSearchParams(query),
-    // Keeps the heading, which has the focus; what a view shows comes behind it
-    put: (...parts) => main.replaceChildren(heading, ...parts.flat().filter(Boolean)),
+    // What a view shows comes behind the heading; what is shown anew leaves the focus at the same place
+    put: (...parts) => {
+      const at = places().indexOf(document.activeElement);
+      main.replaceChildren(heading, ...parts.flat().filter(Boolean));
+      if (at >= 0) places()[at]?.focus({ preventScroll: true });
+    },
     watch: (work, every) => watch(work, { every, signal: shown.signal, gone, failed }),
     // Once, as a button says; errors are returned, except those that all views have
     try: async (work) => {
@@ -123,7 +129,9 @@ function themed() {
   const chosen = localStorage.getItem("tagmatch-theme");
   if (chosen) document.documentElement.dataset.theme = chosen;
   const dark = chosen ? chosen === "dark" : DARK.matches;
-  document.getElementById("theme").textContent = dark ? "Light colours" : "Dark colours";
+  const button = document.getElementById("theme");
+  button.textContent = dark ? "Light" : "Dark";
+  button.setAttribute("aria-label", `${button.textContent} colours`);
   document.dispatchEvent(new Event("colours"));
   return dark;
 }

@@ -7,22 +7,22 @@ import { areaText, found as subscriptions } from "./stored.js";
 const MOST_AREAS = 500, MOST_CLIENTS = 2000, METRES_A_DEGREE = 111_195;
 const STEPS = [90, 45, 30, 15, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001];
 
-// Lines as lists of [x, y]: closed ones have an inside
-export function outlines(area, plane) {
+// What is drawn of an area: lines of [x, y], which are borders if they are closed, or have a width in degrees
+export function outline(area, plane) {
   if (area.kind === "box") {
     const { west, south, north } = area, east = !plane && area.east < west ? area.east + 360 : area.east;
-    return [{ closed: true, line: [[west, south], [east, south], [east, north], [west, north]] }];
+    return { closed: true, lines: [[[west, south], [east, south], [east, north], [west, north]]] };
   }
   if (area.kind === "circle") {
     const up = area.metres / (plane ? 1 : METRES_A_DEGREE);
     const across = plane ? up : Math.min(180, up / Math.max(0.01, Math.cos((area.lat * Math.PI) / 180)));
     const line = Array.from({ length: 72 }, (_, i) => [area.lon + across * Math.cos((i * Math.PI) / 36), area.lat + up * Math.sin((i * Math.PI) / 36)]);
-    return [{ closed: true, line }];
+    return { closed: true, lines: [line] };
   }
-  const closed = !/^\s*corridor/i.test(area.text ?? "");
-  return [...(area.text ?? "").matchAll(/\(([^()]+)\)/g)].map(([, numbers]) => ({
-    closed, line: numbers.split(",").map((pair) => pair.trim().split(/\s+/).map(Number)).filter((pair) => pair.length > 1 && pair.every(Number.isFinite)),
-  })).filter((each) => each.line.length > 1);
+  const written = area.text ?? "", corridor = /^([\d.e+-]+) m of /i.exec(written);
+  const lines = [...written.matchAll(/\(([^()]+)\)/g)].map(([, numbers]) => numbers.split(",")
+    .map((pair) => pair.trim().split(/\s+/).map(Number)).filter((pair) => pair.length > 1 && pair.every(Number.isFinite)));
+  return { closed: !corridor, width: corridor ? (2 * Number(corridor[1])) / (plane ? 1 : METRES_A_DEGREE) : 0, lines };
 }
 
 let coast = null;
@@ -42,11 +42,11 @@ async function coastline() {
 
 class Chart {
   constructor(canvas, plane) {
-    Object.assign(this, { canvas, plane, lines: [], clients: [], coast: [], centre: [0, 0], scale: 1, least: 1 });
+    Object.assign(this, { canvas, plane, areas: [], clients: [], coast: [], centre: [0, 0], scale: 1, least: 1 });
   }
 
   home() {
-    const every = [...this.lines.flatMap((each) => each.line), ...this.clients];
+    const every = [...this.areas.flatMap((each) => each.lines.flat()), ...this.clients];
     const [xs, ys] = [0, 1].map((axis) => every.map((each) => each[axis]));
     const box = every.length ? [Math.min(...xs), Math.min(...ys), Math.max(...xs), Math.max(...ys)] : this.plane ? [-1, -1, 1, 1] : [-180, -85, 180, 85];
     const [west, south, east, north] = box, { clientWidth, clientHeight } = this.canvas;
@@ -93,13 +93,18 @@ class Chart {
     pen.stroke();
     pen.strokeStyle = colour("accent");
     pen.fillStyle = colour("accent");
-    for (const { closed, line } of this.lines) {
+    pen.lineJoin = pen.lineCap = "round";
+    for (const { closed, width, lines } of this.areas) {
       pen.beginPath();
-      this.trace(pen, line);
-      if (closed) pen.closePath();
+      for (const line of lines) {
+        this.trace(pen, line);
+        if (closed) pen.closePath();
+      }
       pen.globalAlpha = 0.12;
+      pen.lineWidth = closed ? 1 : Math.max(1, width * this.scale);
       if (closed) pen.fill("evenodd");
-      pen.globalAlpha = 1;
+      else pen.stroke();
+      pen.globalAlpha = pen.lineWidth = 1;
       pen.stroke();
     }
     pen.fillStyle = colour("second");
@@ -165,7 +170,7 @@ export const map = {
       const areas = found.subscriptions.flatMap((record) => record.alternatives.filter((each) => each.area && each.area.kind !== "near").map(({ area }) => ({ key: record.key, area })));
       const canvas = h("canvas", { class: "map", tabindex: "0", role: "img", "aria-label": "A map of the areas below. Arrow keys move it, plus and minus zoom, Home shows all." });
       const chart = new Chart(canvas, plane);
-      chart.lines = areas.flatMap(({ area }) => outlines(area, plane));
+      chart.areas = areas.map(({ area }) => outline(area, plane));
       chart.clients = (stats.clients?.lon ?? []).map((lon, i) => [lon, stats.clients.lat[i]]);
       if (!plane) chart.coast = await coastline();
       const button = (label, act) => h("button", { type: "button", onclick: act }, label);

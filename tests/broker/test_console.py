@@ -222,6 +222,44 @@ def test_a_service_that_goes_away_and_comes_back(browser):
 
 
 @pytest.mark.nightly
+def test_views_that_are_shown_anew_keep_the_focus_and_ask_nothing_while_nobody_looks(browser):
+    with served() as (service, _), opened(browser, service.http.url) as page:
+        page.get_by_role("link", name="Index", exact=True).click()
+        page.get_by_role("button", name="Consolidate").focus()
+        with page.expect_response(re.compile("stats")):
+            pass
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.activeElement.textContent") == "Consolidate"
+        page.get_by_role("link", name="Live").click()
+        page.get_by_text("Messages a second").wait_for()
+        see = """(seen) => {
+          Object.defineProperty(document, "visibilityState", { value: seen, configurable: true });
+          document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+        page.evaluate(see, "hidden")
+        page.wait_for_timeout(500)
+        asked = list[str]()
+        page.on("request", lambda request: asked.append(request.url))
+        page.wait_for_timeout(5_000)
+        assert asked == []
+        page.evaluate(see, "visible")
+        page.wait_for_timeout(3_000)
+        assert len(asked) in (2, 3)
+
+
+@pytest.mark.nightly
+def test_a_corridor_is_a_line_with_a_width_and_a_hole_is_no_part_of_a_polygon(page):
+    made = page.evaluate("""async () => {
+      const { outline } = await import("./map.js");
+      const texts = ["500 m of linestring(0 0, 1 1)", "polygon((0 0, 9 0, 9 9, 0 0), (4 1, 5 1, 5 2, 4 1))"];
+      return texts.map((text) => outline({ text }, false));
+    }""")
+    assert made[0] | {"width": 0} == {"closed": False, "width": 0, "lines": [[[0, 0], [1, 1]]]}
+    assert made[0]["width"] == pytest.approx(1000 / 111_195)
+    assert (made[1]["closed"], [len(each) for each in made[1]["lines"]]) == (True, [4, 4])
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_a_keyboard_and_contrast(browser, scheme):
     with served() as (service, client):
