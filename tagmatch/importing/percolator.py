@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tagmatch.importing.conditions import ALWAYS, NEVER, Condition, Place, every, negated, some
-from tagmatch.importing.fields import Field, Fields
+from tagmatch.importing.fields import GEO_POINT, Field, Fields
 from tagmatch.importing.patterns import beginning, regular_expression, text_in_any_case, wildcard
-from tagmatch.importing.places import area_of
+from tagmatch.importing.places import ANYWHERE, area_of
 
 #: Where the ids of documents are
 KEYS = ("_id", "id")
@@ -149,7 +149,12 @@ class Reader:
         fields = [self._fields.field(name, inside) for name in names]
         if any(field.is_tags for field in fields):
             raise inside.refused("messages with and without tags are not told apart")
-        return some([place.test(field.name, "exists") for field in fields])
+        return some(
+            [
+                self._at(ANYWHERE, field.name, inside) if field.type == GEO_POINT else place.test(field.name, "exists")
+                for field in fields
+            ]
+        )
 
     # -- patterns ------------------------------------------------------------------------------------------------------
 
@@ -254,10 +259,12 @@ class Reader:
     def _geo(self, body: Any, place: Place) -> Condition:
         area, name = area_of(body, place)
         self._fields.field(name, place.at(name))
+        return self._at(area, name, place.at(name))
+
+    def _at(self, area: str, name: str, place: Place) -> Condition:
+        """That a message is in an area, by the one field that has its location."""
         if self._location not in (None, name):
-            raise place.at(name).refused(
-                f"messages have one location, and other queries take field {self._location!r} for it"
-            )
+            raise place.refused(f"messages have one location, and other queries take field {self._location!r} for it")
         self._location = name
         return Condition(f"within {area}")
 

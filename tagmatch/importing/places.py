@@ -10,6 +10,8 @@ from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.where.areas import Area, Box, Circle, check, text_of
 from tagmatch.model.where.outlines import Polygon
 
+#: What every location is in
+ANYWHERE = text_of(Box(-180, -90, 180, 90))
 _METRES = {
     "m": 1.0, "meters": 1.0, "km": 1000.0, "kilometers": 1000.0, "cm": 0.01, "centimeters": 0.01, "mm": 0.001,
     "millimeters": 0.001, "mi": 1609.344, "miles": 1609.344, "yd": 0.9144, "yards": 0.9144, "ft": 0.3048,
@@ -106,7 +108,7 @@ def _shape(given: Any, place: Place) -> Area:
 
 
 def point(given: Any, place: Place) -> tuple[float, float]:
-    """Longitude and latitude of a point: an object, a list, or a text, also of a geohash."""
+    """Longitude and latitude of a point: an object, a list, or a text."""
     if isinstance(given, dict) and given.get("type", "").lower() == "point":
         given = given.get("coordinates")
     if isinstance(given, dict):

@@ -179,6 +179,16 @@ ANALYSIS = {
 }
 
 
+def test_a_message_that_has_a_location_is_found_by_exists():
+    """A location is no attribute of a message."""
+    mapping = {"properties": {"at": {"type": "geo_point"}, "price": {"type": "long"}}}
+    taken = importing.elasticsearch({"_id": "1", "query": {"exists": {"field": "at"}}}, mapping=mapping)
+    with TagMatch() as tm:
+        tm.put(**{**taken, "key": 1})
+        tm.consolidate()
+        assert [tm.match([], location=place) for place in ((-180, -90), (9.19, 45.46), None)] == [[1], [1], []]
+
+
 def test_what_a_mapping_declares():
     texts = {name: {"type": "text", "analyzer": name} for name in ("folded", "without", "html", "standard")}
     others = {
