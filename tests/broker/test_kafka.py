@@ -16,6 +16,7 @@ from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.broker.config import KafkaOptions
+from tagmatch.broker.gateway import Unsent
 from tagmatch.broker.kafka import KafkaGateway
 from tagmatch.model.errors import InvalidValueError
 
@@ -114,6 +115,23 @@ def test_a_service_that_starts_again_loses_nothing_and_repeats_nothing_that_was_
             got += payloads_of(consumer, second)
             assert found.stats()["received"] == 500
         assert {each.value() for each in got} == first | second
+
+
+def test_offsets_stay_until_the_brokers_have_the_notifications(cluster, monkeypatch):
+    producer, port = cluster
+    sent = {b"%d" % number for number in range(200)}
+    put(producer, sent)
+
+    def send(*_):
+        raise Unsent("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaGateway, "send", send)
+        with gateway(port) as found:
+            wait_until(lambda: found.stats()["matched"] == len(sent))
+            time.sleep(0.5)  # several looks for what may be committed
+    with gateway(port), reader(port) as consumer:
+        assert {each.value() for each in payloads_of(consumer, sent)} == sent
 
 
 def test_two_gateways_of_a_group_share_messages_and_one_takes_over_from_the_other(cluster):
