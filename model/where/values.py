@@ -73,7 +73,7 @@ def key_of(value: object) -> str:
         return "b1" if value else "b0"
     if isinstance(value, int):
         if value not in _INT64:
-            raise InvalidValueError("an integer must be from -2**63 to 2**63 - 1; write a float for others")
+            raise InvalidValueError("an integer must be from -2**63 to 2**63 - 1; write a decimal for others")
         nearest = float(value)
         return _number_key(nearest, value - int(nearest))
     if isinstance(value, float):

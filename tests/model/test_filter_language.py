@@ -43,7 +43,7 @@ _AREA = (
 )
 _NAME = "the name of an attribute"
 _ESCAPE = r"an escape (\" \\ \n \t \uXXXX)"
-_RANGE = "an integer must be from -2**63 to 2**63 - 1; write a float for others"
+_RANGE = "an integer must be from -2**63 to 2**63 - 1; write a decimal for others"
 _ORDER = "has no order: compare it with = or !="
 
 MISTAKES = [
