@@ -1,4 +1,4 @@
-"""Who may do what: the users, their rights by role, the limits of what they send, and a call on its way.
+"""Access: the users, their rights by role, the limits of their messages, and a call on its way.
 
 All ways into the service share this. Bearer tokens have users. Limits say how fast a user may send, how many clients
 there may be, and how large their messages.
@@ -283,7 +283,7 @@ class Incoming(Protocol):
 
 
 class Outgoing(Protocol):
-    """Record batches of one schema, as what goes to a client."""
+    """Record batches of one schema, in the form in which they go to a client."""
 
     def begin(self) -> bytes:
         """What comes first."""

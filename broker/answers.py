@@ -1,7 +1,7 @@
 """What answers calls: actions by name, changes, contents, and streams of messages, notifications and publications.
 
 `DoAction` takes and gives JSON objects. `DoPut` has subscriptions to add or to remove, and clients that move; each call
-makes all of its changes, or none. `DoGet` gives what is stored. Options of a call are keywords of its function.
+makes all of its changes, or none. `DoGet` gives the stored sets. Options of a call are keywords of its function.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ _SETS_A_BATCH = 4096
 
 
 def _rows(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Rows `tags`, `key`, and `where` and `expires` where there are some, as `TagMatch.to_arrow` gives them."""
+    """Rows `tags`, `key`, and, if there are some, `where` and `expires`, as `TagMatch.to_arrow` gives them."""
     snapshot = index.snapshot
     return schema_of_rows(snapshot), iter(pairs(snapshot))
 
@@ -460,7 +460,7 @@ class Matching(Exchange):
         # The channel of the messages. Those that are not answered in time have nulls for keys, in a batch whose
         # metadata is the error; the stream goes on.
         channel: str | None = None,
-        columns: list[Any] | None = None,  # Of data, which are wanted beside the keys
+        columns: list[Any] | None = None,  # Of data, which are wanted with the keys
         only: str | None = None,
     ) -> None:
         super().__init__(call, incoming)
@@ -713,7 +713,7 @@ def _publish(call: Call, incoming: Incoming, *, channel: str | None = None) -> G
     yield call.result(counts)
 
 
-#: A stream: `stream(call, incoming, **options)` gives what is sent, as `Call.outgoing` or `Call.result` makes it
+#: A stream: `stream(call, incoming, **options)` gives the answers, as `Call.outgoing` or `Call.result` makes them
 Stream = Callable[..., Iterable[bytes]]
 #: By the name in a descriptor: the role that is needed, and the stream, of `DoExchange` and of `DoPut`
 EXCHANGES: dict[str, tuple[Role, Stream]] = {

@@ -63,7 +63,7 @@ _MOST_IN_FLIGHT = PipelineOptions().max_queries
 # Rows of a batch of many queries: several are on their way at once
 _ROWS = 16_384
 _AGAIN_S = 0.1
-# Streams for single messages with an expression of `only`, of which the oldest one ends for another one
+# Streams for single messages with an expression of `only`; the oldest one ends for another one
 _MOST_ONLY = 16
 # Whether answers are sets, the channel, how many columns there are, and the expression of `only`
 _Kind: TypeAlias = tuple[bool, str | None, int, str | None]

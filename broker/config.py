@@ -534,7 +534,7 @@ class KafkaOptions(BrokerOptions):
     group: str = _checked("tagmatch", _check_name)  # The consumer group: each message goes to one of its gateways
     session_timeout: float = _checked(45.0, _check_positive)  # Seconds of silence until others take a gateway's part
     sasl_mechanism: str = _one_of("SCRAM-SHA-512", Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-    flush_timeout: float = _checked(5.0, _check_positive)  # Seconds until the brokers must have what is sent to them
+    flush_timeout: float = _checked(5.0, _check_positive)  # Seconds until the brokers must have the notifications
 
     naming: ClassVar[Naming] = KAFKA
     gateway: ClassVar[str] = "tagmatch.broker.kafka:KafkaGateway"

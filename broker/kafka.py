@@ -198,7 +198,7 @@ class KafkaGateway(Gateway):
 
     def _on_revoke(self, consumer: Any, partitions: Sequence[Any]) -> None:
         places = [(each.topic, each.partition) for each in partitions]
-        with contextlib.suppress(KafkaException):  # what is done with comes again, to who has the partition now
+        with contextlib.suppress(KafkaException):  # their messages come again, to the partition's new owner
             self._commit(consumer, places, asynchronous=False)
         self._on_lost(consumer, partitions)
 

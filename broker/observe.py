@@ -136,7 +136,7 @@ class Metrics:
         self._of_calls: dict[str, tuple[Counter, Histogram]] = {}
 
     def figures(self) -> dict[str, Any]:
-        """Sums by name, and by label if there is one; and how many answers took at most so many seconds."""
+        """Sums by name, and by label if there is one; and how many answers took at most each bound, in seconds."""
         found: dict[str, Any] = {}
         counters = self.messages, self.answers, self.keys, self.changes, self.errors, self.refusals, self.calls
         for family in chain.from_iterable(each.collect() for each in counters):
@@ -198,7 +198,7 @@ class TextLog(logging.Formatter):
 
 
 def _shown(text: str) -> str:
-    """A text on one line, no part of which can look like another line."""
+    """A text on one line; no part of it can look like another line."""
     return _ODD.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
@@ -257,7 +257,7 @@ def spans(*, to_console: bool) -> Span:
             now = time.monotonic()
             if now < looked_at + _LOOK_S:
                 return _NO_SPAN
-            if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # there is none yet
+            if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # none is set yet
                 looked_at = now
                 return _NO_SPAN
         return tracer.start_as_current_span(name, attributes=attributes)

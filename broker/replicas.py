@@ -15,7 +15,7 @@ from tagmatch.model.errors import IndexCorruptError, IndexNotFoundError, TagMatc
 from tagmatch.model.storage.copies import backup
 from tagmatch.model.storage.repository import location_of
 
-#: How often the service that changes the index looks for what is not copied yet, in seconds
+#: How often the service that changes the index looks for changes to copy, in seconds
 _LOOK_S = 0.05
 #: After a copy that failed
 _AGAIN_S = 1.0
@@ -24,7 +24,7 @@ _KEPT = 2
 
 
 def first_of(opened: Callable[[], TagMatch[Any]]) -> TagMatch[Any]:
-    """Wait until there is an index, all files of which are there; what is wrong for good is raised at once."""
+    """Wait until there is an index with all its files; an error that stays is raised at once."""
     told = ""
     while True:
         try:
@@ -59,7 +59,7 @@ class Copies:
             LOG.warning("the last snapshot is not copied", extra={"fields": {"reason": str(error)}})
 
     def copy(self) -> float:
-        """Copy what is new, if anything is; returns the seconds until the next look."""
+        """Copy the changes, if there are some; returns the seconds until the next look."""
         with contextlib.suppress(IndexNotFoundError):  # nothing is saved yet
             name = self._index.manifest()["snapshot"]
             if name != self._copied:

@@ -99,7 +99,7 @@ class Background:
         self._owner = weakref.ref(owner, self._asked.put)
 
     def _work(self, pause: float | None) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # where threads have no priority of their own
+        with contextlib.suppress(OSError, AttributeError):  # if threads have no priority of their own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while self._is_wanted(pause) and (owner := self._owner()) is not None:
             wanted = self._wanted
@@ -144,7 +144,7 @@ class Background:
 def renew_in_forks(owner: object, *names: str) -> None:
     """Give an object in each forked child new locks instead of these, which threads of the parent may hold.
 
-    For what is changed in one step each, so that it is whole wherever that thread was. The locks themselves stay those
+    For changes of one step each, which are whole wherever that thread was. The locks themselves stay those
     of `threading`: Ctrl-C between taking one of a class of our own and the block behind `with` would leave it taken.
     """
     _locks[owner] = names

@@ -30,7 +30,7 @@ def backup(
 ) -> Copied:
     """Copy the index at `path`, with the changes that are staged in its log, to `target`; and where clients are.
 
-    Programs may change the index meanwhile: the copy has what it had at one moment, with all changes of calls that have
+    Programs may change the index: the copy has its contents at one moment, with all changes of calls that have
     returned before this one began, except with `durability="none"`, which are in memory only. The copy is
     an index, in which these changes are staged, with the positions of clients that were last saved. When this returns,
     it survives a crash of the machine; until then, `target` has what it had before, wholly. Files that an earlier
@@ -106,11 +106,11 @@ def restore(
     backup, path : str or Path
         Folders, or URIs on a store, as for `TagMatch.open`. `backup` may be any index, also the one at `path`.
     snapshot : int, optional
-        Number of the snapshot to restore, of those that `TagMatch.snapshots` lists, without what was staged then, or
-        where clients were.
+        Number of the snapshot to restore, of those that `TagMatch.snapshots` lists, without staged changes
+        and positions of clients.
         Default: the current one.
     replace : bool
-        Take the place of an index that is at `path`, with what is staged in it; damaged ones, too.
+        Take the place of an index at `path`, with its staged changes; also of a damaged one.
 
     Returns
     -------
@@ -268,7 +268,7 @@ def connect(
 # More tags than a small table of tags has room for, so that it grows
 _SETS = [["a", "b"], ["a"], [], *([f"tag{number}", "a"] for number in range(3_000))]
 _QUERIES = [["a", "b"], *([f"tag{number}", "a", "b"] for number in range(3_000))]
-# Keys are kept in 32 bits where all fit
+# Keys are kept in 32 bits if all fit
 _LAST_KEYS = (3, 2**64 - 1)
 _KEYS_A_SET = (1, 2)
 _ALIKE = 1_000
@@ -324,7 +324,7 @@ def another_process(program: str) -> Iterator[None]:
     from tagmatch.model.kernels.kept import on_first_compilation
 
     program = f"import sys; sys.path[:] = {sys.path}; {program}"
-    nothing = subprocess.DEVNULL  # what goes wrong there does so here, too
+    nothing = subprocess.DEVNULL  # an error there is one here, too
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:
@@ -358,7 +358,7 @@ def _go_all_ways(folder: str, step: int) -> None:
 
 
 def _use_constraints(last_key: int, path: Path) -> None:
-    """Have sets with constraints of each kind, which are logged and saved, and messages with values of each type."""
+    """Match sets with constraints of each kind, which are logged and saved, and messages with values of each type."""
     import pyarrow as pa
 
     from tagmatch.model.input.values import packed
@@ -391,7 +391,7 @@ def _use_constraints(last_key: int, path: Path) -> None:
 
 
 def _use_names(path: Path) -> None:
-    """Have keys that are strings, on disk and in memory."""
+    """Match keys that are strings, on disk and in memory."""
     for place in (path, None):
         with TagMatch(place, key_type="string", device="cpu", threads=2) as tm:
             tm.add_sets([["en"], ["fr"], ["en"]], ["ana", "bo", "bo"])
@@ -400,7 +400,7 @@ def _use_names(path: Path) -> None:
 
 
 def _use_areas(plane: bool, path: Path) -> None:
-    """Have sets with areas of each kind, messages that say where they are, and clients that move."""
+    """Match sets with areas of each kind, messages with locations, and clients that move."""
     import pyarrow as pa
 
     from tagmatch.model.where.areas import Box, Circle, Near

@@ -145,7 +145,7 @@ class Staging:
             if self._journal is None:
                 self._left = self._left_behind()
             elif not self._journal.is_there:
-                self._let_go()  # somebody has removed the folder, which is about to be made again
+                self._let_go()  # another program has removed the folder, which is about to be made again
             if self._left is not None:
                 self._acquire()
             changes = self._changes.changes()
@@ -325,7 +325,7 @@ class Changing:
 
     def _answer_from(self, answering: Answering | None) -> None:
         self._answering = answering
-        #: What answers single messages, of tables that are in memory, so that there are no files to look at
+        #: What answers single messages, of tables that are in memory, without files to look at
         self.one = None if answering is None or answering.snapshot.is_mapped else answering.matcher.one_query
 
     @property
@@ -410,7 +410,7 @@ class Changing:
             return became
 
     def keep_declared(self) -> None:
-        """Save what answers now, with what is declared since the index was saved; nothing staged takes effect."""
+        """Save the snapshot that answers now, with later declarations; nothing staged takes effect."""
         with self._consolidating:
             current = self.held
             self._take_over(self.prepared(self._saved(current.snapshot), current))
@@ -474,7 +474,7 @@ class Changing:
             return True
 
     def follow(self) -> float | None:
-        """`reload`, also where nothing has been saved yet; returns the seconds until the next look."""
+        """`reload`, also if nothing has been saved yet; returns the seconds until the next look."""
         try:
             self.reload()
         except IndexNotFoundError:

@@ -102,7 +102,7 @@ def pairs_of(segment: Segment, schema: pa.Schema, first_row: int, last_row: int)
 
 
 def _tags_and_where(segment: Segment, rows: Rows, *, has_conditions: bool) -> tuple[pa.ListArray, pa.Array]:
-    """The plain tags of sets, and their conditions as one expression each, null if there are none."""
+    """The plain tags of sets, and their conditions as one expression each, null for none."""
     tags, tests = tags_and_tests(segment, rows, has_conditions=has_conditions)
     if tests is None:
         return tags, pa.nulls(len(rows), pa.string())

@@ -96,7 +96,7 @@ class TagMatch(Index[K]):
         How many earlier snapshots stay in the index with the current one, from the next `consolidate` on that saves
         one; `open` opens them by number. Default: as many as the index at `path` says, none without one.
     data : pyarrow.Schema or mapping, optional
-        Columns of data that keys may have beside their sets (`put`): names and types, which may be written as `string`,
+        Columns of data that keys may have besides their sets (`put`): names and types, written as `string`,
         `bool`, `int64` and other integers, `float64`, `date`, `timestamp`, which is in UTC, `timestamp[ms]`,
         `decimal(10, 2)` or `dictionary`, of strings that are often the same. An index has the columns that keys have
         values in; more can be named each time it is opened.
@@ -119,7 +119,7 @@ class TagMatch(Index[K]):
         Classes of messages, which `submit`, `amatch` and `match_many` name: each has its deadline. Without any, there
         are no deadlines.
     order : {"fifo", "edf", "dfgs"}
-        In which order threads take what waits of all channels. `fifo`: as it came; deadlines are only measured. `edf`:
+        In which order threads take messages of all channels. `fifo`: as they came; deadlines are only measured. `edf`:
         the earliest deadline first; what could not be in time is refused as it comes, or dropped. `dfgs`: as "Pub/Sub
         on Stream" (DEBS 2012) has it, each thread with its own queue; what fits into none is deserted. Messages
         without a channel are in none of these.
@@ -131,7 +131,7 @@ class TagMatch(Index[K]):
     DeviceError
         The device asked for is not there.
     IndexExistsError, IndexCorruptError, IndexVersionError
-        For what stands at `path`.
+        For the index at `path`.
 
     Examples
     --------
@@ -262,7 +262,7 @@ class TagMatch(Index[K]):
         ----------
         path : str or Path
             Folder of the index, as for `TagMatch`, or the URI of one on a store, such as `s3://bucket/animals.index`:
-            whatever `pyarrow.fs.FileSystem.from_uri` takes. Messages and `stats` show it without passwords.
+            any URI that `pyarrow.fs.FileSystem.from_uri` takes. Messages and `stats` show it without passwords.
         key_type
             What its keys are; default: whatever they are. Type checkers take them for integers, unless this says so.
         snapshot : int, optional
@@ -316,7 +316,7 @@ class TagMatch(Index[K]):
     def snapshots(path: str | os.PathLike[str]) -> list[SnapshotInfo]:
         """The snapshots of the index at `path` that `open` opens by number: those that are kept, and the current one.
 
-        Each `consolidate` that changes what is stored, and each `save` over the index, makes the snapshot with the next
+        Each `consolidate` that changes the index, and each `save` over the index, makes the snapshot with the next
         number; to merge segments keeps it.
 
         Returns
@@ -361,7 +361,7 @@ class TagMatch(Index[K]):
 def _match_options(
     threads: int | None, pipeline: PipelineOptions | None, cuda: CudaOptions | None, **given: Any
 ) -> MatchOptions:
-    """Options, with what stands for those that are not given."""
+    """Options, with the defaults of those that are not given."""
     return MatchOptions(
         threads=available_threads() if threads is None else threads,
         pipeline=MATCH_DEFAULTS.pipeline if pipeline is None else pipeline,

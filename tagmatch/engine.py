@@ -249,7 +249,7 @@ class LocalEngine:
         return {**schema_of_data(self.changing.snapshot), **self._staging.schema()}
 
     def _check_writable(self) -> None:
-        """Refuse a change that could not be saved; with the first one, the index keeps what is declared."""
+        """Refuse a change that could not be saved; with the first one, the index keeps its declarations."""
         if self._location is not None:
             self._location.check_writable()
         if self._is_declaring:

@@ -80,7 +80,7 @@ class KeyPlaces:
         for segment in self.snapshot.segments:
             own = np.flatnonzero((rows >= first) & (rows < first + len(segment)))
             chosen = rows[own] - first
-            begins = np.flatnonzero(np.diff(chosen, prepend=-1))  # Keys of a set are beside each other
+            begins = np.flatnonzero(np.diff(chosen, prepend=-1))  # Keys of a set are next to each other
             different, sets = np.unique(chosen[begins], return_inverse=True)
             sets = np.repeat(sets, np.diff(begins, append=len(own)))
             tags, tests = tags_and_tests(segment, different, has_conditions=has_reserved(segment.vocabulary.tags))

@@ -205,17 +205,17 @@ class Index(Generic[K]):
         expires : datetime or timedelta, optional
             When the key stops being an answer of this set: a `datetime` with a time zone, or a `timedelta` from now. A
             time that is past has the addition remove the key. The time replaces one that the key had; without it, the
-            key never expires, also where it had one.
+            key never expires, also if it had a time.
 
         Raises
         ------
         TypeError, ValueError
             `tags` is not an iterable of `str`, or `key` not an integer in [0, 2**64); or no `str`, where the index has
             strings as keys; or `expires` is a `datetime` without a time zone, or a `timedelta` that is not positive; or
-            `area` is none, or out of range.
+            `area` is not an area, or out of range.
         FilterError
-            There is a mistake in `where`; the message names the column, and what was expected there. Or an area in it
-            is out of range.
+            There is a mistake in `where`; the message names the column, and what it expected.
+            Or an area in it is out of range.
         InvalidValueError
             The index is on a store, or was opened at a snapshot by its number: then it is read-only.
         IndexLockedError
@@ -235,7 +235,7 @@ class Index(Generic[K]):
         >>> tm.match(["cat", "fr"])
         [7]
 
-        A set with an area, and what is stored for it:
+        A set with an area, and its stored form:
 
         >>> from tagmatch import Circle
         >>> tm.add_set(["taxi"], 8, area=Circle(9.19, 45.46, 5000))
@@ -258,15 +258,15 @@ class Index(Generic[K]):
     ) -> int:
         """Stage the removal of `key` from the set `tags`; a set without keys is no longer stored.
 
-        What was added with `where` is removed with an expression that has the same alternatives, and what was added
-        with `area` with an equal one, or with such an expression.
+        A set that was added with `where` is removed with an expression that has the same alternatives, and one that was
+        added with `area` with an equal one, or with such an expression.
 
         Parameters
         ----------
         tags, key, where, area
             As `add_set`.
         missing : {"ignore", "error"}
-            What happens to a removal of what is neither stored nor staged at this time: it changes nothing, and
+            The outcome of a removal of a set that is neither stored nor staged at this time: it changes nothing, and
             `consolidate` counts it as `missing`; or it is an error.
 
         Returns
@@ -304,7 +304,7 @@ class Index(Generic[K]):
         tags
             Arrow array of lists of strings (any list and string type, chunked or not), or a sequence of iterables of
             `str`. Strings of a dictionary, as `pyarrow.compute.dictionary_encode` makes it, are looked up once each,
-            where it has no more of them than there are tags.
+            if it has no more of them than there are tags.
         keys
             As many integers, or strings where the index has such keys: Arrow or NumPy array, or a sequence.
         where : optional
@@ -347,13 +347,13 @@ class Index(Generic[K]):
         Parameters
         ----------
         table
-            An Arrow table or record batch, or a DataFrame of pandas, polars or DuckDB: whatever has Arrow's C stream.
+            An Arrow table or record batch, or a DataFrame of pandas, polars or DuckDB: any with Arrow's C stream.
             Column `key`, and those of `tags`, `where`, `constraints`, `area` and `expires` that are needed. A query
             matches a row that has all of its tags, and where its expression and all of its constraints hold, and whose
             area it is in; several rows of a key are alternatives. Without a column `tags`, or where that is null, a row
             has no tags, but must have a value in `where`, `constraints` or `area`.
 
-            `constraints` is for many subscriptions, as nothing is parsed: lists of structs, null or empty where there
+            `constraints` is for many subscriptions, as nothing is parsed: lists of structs, null or empty if there
             are none. Each has the fields `attr`, the name of an attribute, `op`, and those that the operators need:
 
             - those of one operand, such as `=`, `<` and `prefix`: it is in `value`, or in one of `int`, `float`, `text`
@@ -367,9 +367,9 @@ class Index(Generic[K]):
             Strings in fields `date`, `timestamp`, `decimal`, `version` and `ip` are values of these types.
             Operators mean what they mean in `where`; `not exists` is `not exists(…)`.
 
-            `area` is for many areas: structs, null where there is none, with the fields that the kinds need, integers
+            `area` is for many areas: structs, null for no area, with the fields that the kinds need, integers
             or floats, others null or not there: `lon`, `lat` and `metres` of a circle, `west`, `south`, `east` and
-            `north` of a box, `metres` of what is near. A field `kind` says which it is: `circle`, `box` or `near`. It
+            `north` of a box, `metres` of `near`. A field `kind` says which it is: `circle`, `box` or `near`. It
             can be left out, except for `near` if the structs have fields `lon` or `lat`. Polygons and corridors,
             and any other area, may be texts, as in `add_set`; polygons also WKB, structs with `type` and `coordinates`
             of GeoJSON, or lists of rings of GeoArrow.
@@ -460,7 +460,7 @@ class Index(Generic[K]):
         expires: datetime | timedelta | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> int:
-        """Stage that a key has this subscription and no other: whatever it had goes, without its text being given.
+        """Stage that a key has this subscription and no other: its earlier sets go, without their text being given.
 
         What is stored already stays as it is, so that to put the same again, or what means the same, adds and removes
         nothing. The key's record, which `get` gives, is replaced.
@@ -597,7 +597,7 @@ class Index(Generic[K]):
         """Make all changes staged so far take effect; save the new snapshot if there is a path.
 
         What this takes follows the changes: changed sets go to a new segment of the index, and other segments stay as
-        they are. A thread in the background merges segments, so that there are few. When this returns, a saved snapshot
+        they are. A thread in the background merges segments and keeps them few. When this returns, a saved snapshot
         survives a crash of the machine. Keys that have expired are dropped. Without changes, and if no key has expired,
         nothing is written once the index is there.
 
@@ -708,7 +708,7 @@ class Index(Generic[K]):
             The tags of the message.
         attributes : mapping, optional
             What the conditions of sets (`where`) are about, by name: a `bool`, `int`, `float` or `str`, also of NumPy,
-            several of these in a list, tuple or set, or `None` where there is no value.
+            several of these in a list, tuple or set, or `None` for no value.
         location : tuple of two numbers, or list of such tuples, optional
             Where the message is: longitude and latitude in degrees, or x and y on the plane; or several places. A set
             with an area is satisfied if that has one of them; a `Near` if the client, whose key the set has, is near
@@ -723,7 +723,7 @@ class Index(Generic[K]):
         only : str, optional
             An expression as `where` has it, about columns of data instead of attributes, such as
             `tenant = "acme" and channel in {"mail"}`: only keys are given whose data satisfies it. The first call with
-            an expression lays their sets out, where there are many others; later ones are as fast as an index that
+            an expression lays their sets out, if there are many others; later ones are as fast as an index that
             has only these keys. The 64 expressions that were asked for last are kept ready, and follow changes.
 
         Raises
@@ -733,7 +733,7 @@ class Index(Generic[K]):
             is of another type, not finite, or out of range; or there is no such column. `only` names a column that
             there is not, or compares one with values of a type that it never has.
         FilterError
-            There is a mistake in `only`; the message names the place in it, and what was expected there.
+            There is a mistake in `only`; the message names the place in it, and the text that was expected there.
 
         Examples
         --------
@@ -813,8 +813,8 @@ class Index(Generic[K]):
         queries
             As the `tags` of `add_sets`: one row per query. Or a table as `add_subscriptions` takes it, with a column
             `tags`, which may be missing, and a column for each attribute, by its name: bools, integers, floats, strings
-            (also in a dictionary), or lists of these for several values; a null says that there is no value. A column
-            of maps from names to such values has an attribute for each entry: faster where there are many names, of
+            (also in a dictionary), or lists of these for several values; a null is no value. A column
+            of maps from names to such values has an attribute for each entry: faster for many names, of
             which a message has few. So has a column `attributes` of structs for each field. A column `location` of
             structs with `lon` and `lat` (`x` and `y` on the plane), or of lists of two numbers, says where messages
             are, or one of lists of these, if they have several places, and a column `within` of structs, as `area` of
@@ -824,11 +824,11 @@ class Index(Generic[K]):
             Give each key of a query once (ascending), as `match_unique` does.
         channel : str, optional
             Name of a channel, whose deadline holds for all answers together. The queries are matched some at a time,
-            so that threads can turn to what is more urgent in between.
+            so that threads can turn to more urgent ones in between.
         waited : float
             Seconds that have passed of the channel's deadline, where the queries were handed in earlier.
         columns : sequence of str, optional
-            Columns of data (`put`) that are wanted beside the keys. Over a connection, a dictionary's are strings.
+            Columns of data (`put`) that are wanted with the keys. Over a connection, a dictionary's are strings.
         only : str, optional
             As for `match`: which keys, by their data. Errors are the same.
 
@@ -1040,7 +1040,7 @@ class Index(Generic[K]):
             As `match_many`; or `limit` is out of range, or the index has no such column; or a name in `score` is
             neither a column nor an attribute of these queries, or of values that are no numbers.
         FilterError
-            There is a mistake in `score`; the message names the column in it, and what was expected there.
+            There is a mistake in `score`; the message names the column in it, and the text that was expected there.
 
         Examples
         --------
@@ -1061,7 +1061,7 @@ class Index(Generic[K]):
     def match_highlights(
         self, queries: Any, *, channel: str | None = None, waited: float = 0.0, only: str | None = None
     ) -> pa.ListArray:
-        """The keys of each query, each with the tags and tests of its set, all of which held.
+        """The keys of each query, each with the tags and tests of its set, which all held.
 
         Arguments and errors are those of `match_many`. An expression with `or` is stored as several sets: those that
         matched say which alternatives held.
@@ -1157,10 +1157,10 @@ class Index(Generic[K]):
         Raises
         ------
         TypeError, ValueError
-            As `match`; or there is no such channel, and the message lists those that there are.
+            As `match`; or the channel is unknown, and the message lists the known ones.
         Overloaded
             Too many queries are being answered, and `block` or `timeout` forbids to wait longer. As the future's error:
-            what waits already is so much that the channel's deadline cannot be kept.
+            so many messages wait already that the channel's deadline cannot be kept.
         DeadlineMissed
             As the future's error: the query was dropped, as it was late or could not be in time any more.
 
@@ -1325,8 +1325,8 @@ class Index(Generic[K]):
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
         """Say where clients are; in effect when this returns, without `consolidate`.
 
-        A client is whoever has a key. Each query that is answered meanwhile sees a client either where it was or where
-        it is now. Positions are no part of snapshots: they stay whatever is consolidated or reloaded.
+        A client is the holder of a key. Each query that is answered during the call sees a client either where it was
+        or where it is now. Positions are no part of snapshots: consolidating and reloading do not change them.
 
         Parameters
         ----------
@@ -1341,7 +1341,7 @@ class Index(Generic[K]):
         ------
         TypeError, ValueError
             A key is none, or a number is not finite or out of range; the message names the row. No client moves then,
-            nor where there is no memory; after Ctrl-C, all have moved, or none.
+            nor if memory is short; after Ctrl-C, all have moved, or none.
 
         Examples
         --------
@@ -1398,7 +1398,7 @@ class Index(Generic[K]):
         return self._engine.count()
 
     def __iter__(self) -> Iterator[tuple[frozenset[str], tuple[K, ...]]]:
-        """Every stored set with its keys, ascending: those stored now, whatever is consolidated meanwhile.
+        """Every stored set with its keys, ascending: those stored now, also if changes are consolidated in between.
 
         Staged changes do not count. Memory is needed for few sets at a time. A condition of a set (`where`) is among
         its tags as a `Where`, whose text is an expression; `add_set`, `remove_set` and `in` take such sets.
@@ -1488,8 +1488,8 @@ class Index(Generic[K]):
         -------
         pyarrow.Table
             Columns `tags`, lists of strings, and `key`, uint64 or, where keys are strings, large strings: a row for
-            each stored set and each of its keys; where some sets have conditions, `where`, expressions, null where a
-            set has none; and, where some keys expire, `expires`, timestamps in UTC, null where a key does not. There
+            each stored set and each of its keys; if sets have conditions, `where`, expressions, null if a
+            set has none; and, if keys expire, `expires`, timestamps in UTC, null if a key does not. There
             are many chunks, none of them large. `add_sets(table["tags"], table["key"])` takes it, with
             `where=table["where"]` and `expires=table["expires"]` where these are there, and so does `tagmatch build`
             where it is written to a Parquet file.
@@ -1545,7 +1545,7 @@ class Index(Generic[K]):
             (clusters that have sets, in the layout `rarest`), `segments`, `deleted` (rows of them that do not count any
             more), `to_merge` (segments that are best merged, as is done in the background), `with_conditions` (rows
             of sets with conditions, also those that do not count any more, by `Where.path`), `with_areas` (rows of
-            those with areas, whatever else they ask for), `positions` (clients that are anywhere), `layout`,
+            those with areas, also if they have conditions), `positions` (clients that are anywhere), `layout`,
             `max_partition_size`, `seed`, `number` (of the snapshot as it was saved, from which keys may have expired
             since; `None` if it never was); `staged` changes that are not in it yet, also those that a program that
             ended has left; `changes`: how many keys were `added`, `already_there`, `removed` or `missing` in all, as
@@ -1690,7 +1690,7 @@ def _names(columns: Sequence[str]) -> list[str]:
 
 
 def _is_error(missing: object) -> bool:
-    """Whether it is an error to remove what is not there."""
+    """Whether it is an error to remove a set that is not stored."""
     if missing not in get_args(Missing):
         raise InvalidValueError(f'missing must be "ignore" or "error", not {missing!r:.80}')
     return missing == "error"

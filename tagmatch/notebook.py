@@ -28,7 +28,7 @@ class Explanation(list[tuple[frozenset[str], tuple[K, ...]]]):
 
 
 class Stats(dict[str, Any]):
-    """What `TagMatch.stats` returns: a dict; notebooks show it as a table, with what is nested folded away."""
+    """What `TagMatch.stats` returns: a dict; notebooks show it as a table, with nested values folded away."""
 
     def _repr_html_(self) -> str:
         return _figures("figures of the index", self)
@@ -60,7 +60,7 @@ def _figures(title: str, figures: Mapping[str, Any]) -> str:
 
 
 def _value(value: object) -> str:
-    """A figure as people read it; what has parts is folded away under how many it has."""
+    """A figure as people read it; one with parts is folded away under their number."""
     if isinstance(value, Mapping) and value:
         rows = [[escape(str(name)), _value(part)] for name, part in value.items()]
         return f"<details><summary>{len(value)}</summary>{_table('', ['', ''], rows, len(rows))}</details>"

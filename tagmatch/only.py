@@ -58,7 +58,7 @@ _SPARSE = 8
 
 
 class DataTest:
-    """An expression about columns of data; InvalidTypeError, InvalidValueError and FilterError say what is wrong."""
+    """An expression about columns of data; InvalidTypeError, InvalidValueError and FilterError name the mistake."""
 
     def __init__(self, text: object, schema: Schema, what: str = "only") -> None:
         if not isinstance(text, str):
@@ -251,7 +251,7 @@ class Restricted:
 
 
 class Rights:
-    """What one may change who may see only keys whose data satisfies a test: these, and keys without sets."""
+    """What a user may change who sees only keys whose data satisfies a test: these, and keys without sets."""
 
     def __init__(self, whole: Changing, own: Restricted) -> None:
         self._whole, self._own, self._test = whole, own, own.test

@@ -155,7 +155,7 @@ def record_of(readers: Iterable[Reader], key: int | str) -> Record[Any] | None:
 
 
 def data_beside(snapshot: Snapshot, keys: pa.Array, names: Sequence[str], schema: Schema) -> pa.StructArray:
-    """Structs of keys, as `key`, and of columns of data; InvalidValueError for a column that there is not."""
+    """Structs of keys, as `key`, and of columns of data; InvalidValueError for an unknown column."""
     types = some_columns(names, schema)
     encoded = keys.dictionary_encode()
     different: Keys = to_strings(encoded.dictionary) if _are_texts(keys) else encoded.dictionary.to_numpy()

@@ -58,7 +58,7 @@ class Score(NamedTuple):
         return list(dict.fromkeys(str(value) for kind, value in self.steps if kind == "name"))
 
     def values(self, count: int, of: Callable[[str], F64Array]) -> F64Array:
-        """So many scores, from the values of each name; NaN where one is missing."""
+        """As many scores, from the values of each name; NaN if one is missing."""
         stack: list[Any] = []
         with np.errstate(all="ignore"):
             for kind, value in self.steps:

@@ -97,7 +97,7 @@ class App:
         key, body = call.header("idempotency-key") if route.role == "write" else "", b""
         if route.rows is None:
             body = await call.whole(MAX_JSON)
-        elif key:  # what was asked is compared as a whole, and read after that
+        elif key:  # the request is compared as a whole, and read after that
             body = call.body = await call.whole(self.service.config.server.max_message_bytes)
         asked = digest_of(call.scope, body) if key else b""
         if key and (answer := self._repeats.begin(call.user.name, key, asked)) is not None:
@@ -169,7 +169,7 @@ class App:
 
 
 def _looked_up(call: HttpCall) -> tuple[Iterable[str], Route | None]:
-    """The methods that there are at the path of a request, and the route that it asks for."""
+    """The methods of a request's path, and the route that it asks for."""
     scope = call.scope
     methods = ROUTES.get(scope["path"]) or CONSOLE.get(scope["path"])
     if methods is None:

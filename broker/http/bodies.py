@@ -18,7 +18,7 @@ JSON, PROBLEM = b"application/json", b"application/problem+json"
 
 
 class RefusedError(InvalidValueError):
-    """A request that HTTP has a status of its own for."""
+    """A request for which HTTP has a status."""
 
     def __init__(self, status: int, text: str, headers: Headers | None = None) -> None:
         super().__init__(text)

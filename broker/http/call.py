@@ -29,7 +29,7 @@ class HttpCall(Call):
         super().__init__(f"{host}:{port}", token_in(self.headers.get(b"authorization", b"").decode("latin-1")))
         self.app, self.scope, self._receive, self._send = app, scope, receive, send
         self.body: bytes | None = None  # The whole body, if it was read before it is taken
-        self.path_key = ""  # What stands in the place of `{key}` in the path
+        self.path_key = ""  # The part of the path that is `{key}`
         self.until: float | None = None  # When it ends, if the client neither sends nor reads
         self.has_begun = False  # Whether an answer goes to the client
         self.form: Form = "json"  # Of answers that are rows
@@ -95,7 +95,7 @@ class HttpCall(Call):
         return message["body"], message["more_body"]
 
     async def whole(self, most: int) -> bytes:
-        """The whole body, which has no more than so many bytes."""
+        """The whole body, which has at most `most` bytes."""
         if (declared := self.headers.get(b"content-length", b"0")).isdigit() and int(declared) > most:
             raise RefusedError(413, f"the body must have at most {most:,} bytes, not {int(declared):,}")
         part, has_more = await self.some()

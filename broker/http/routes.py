@@ -46,7 +46,7 @@ class Route(NamedTuple):
     is_action: bool = False  # Whether it is answered while the service drains, and administrators have room for it
     is_direct: bool = False  # Whether `perform` is a coroutine, which takes no time of the loop to speak of
     takes_any: bool = False  # Whether `perform` checks its options itself
-    # What rows of the body are: `perform(call, incoming, **options)` gives what goes back as they come
+    # What rows of the body are: `perform(call, incoming, **options)` gives the answers as they come
     rows: Literal["messages", "subscriptions", "own"] | None = None  # `own`: `perform(call, **options)` reads itself
     answers: tuple[str, ...] = ()  # Types of content of its answers, if they are no JSON
 

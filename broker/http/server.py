@@ -1,4 +1,4 @@
-"""The server of HTTP: where it listens, the connections, and their end; what they ask for, `App` answers."""
+"""The server of HTTP: where it listens, the connections, and their end; `App` answers their requests."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class _Protocol(HttpToolsProtocol):
             self._at_once(*held)
 
     def timeout_keep_alive_handler(self) -> None:
-        self.transport.abort()  # also if answers wait that nobody reads
+        self.transport.abort()  # also if answers wait that the client does not read
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Begin with a request: with a brief one when all of it has come, as it can mostly be answered at once."""

@@ -1,6 +1,6 @@
 """Rows in the bodies of requests and of answers: JSON, JSON Lines and Arrow IPC, perhaps compressed, as they come.
 
-All of it is bounded, also what it becomes: a part that is read, a line, a message of Arrow, and what waits.
+All of it is bounded: a part that is read, a line, a message of Arrow, and the rows that wait.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Body(io.RawIOBase):
         return True
 
     def some(self, size: int) -> bytes:
-        """At most so many bytes: what is there, and waits only if there is nothing."""
+        """At most `size` bytes: those that have come, and waits only for the first one."""
         while not self._left and self._has_more:
             asked = asyncio.run_coroutine_threadsafe(self._call.some(), self._call.app.loop)
             part, self._has_more = asked.result()
@@ -127,7 +127,7 @@ def reader_of(call: HttpCall) -> Read:
 
 
 def whole_of(read: Read, most: int) -> bytes:
-    """All that is read, which has no more than so many bytes."""
+    """All bytes that are read, at most `most`."""
     parts, length = list[bytes](), 0
     while part := read(_PART):
         parts.append(part)
@@ -138,7 +138,7 @@ def whole_of(read: Read, most: int) -> bytes:
 
 
 def _bounded_lines(read: Read, most: int) -> Read:
-    """The same, if no line has more than so many bytes."""
+    """The same, if no line has more than `most` bytes."""
     length = 0
 
     def checked(size: int) -> bytes:
@@ -275,7 +275,7 @@ def rows_in(call: HttpCall, *, are_messages: bool, match_all: bool = False) -> I
         others = OtherColumns(known)
         options: dict[str, Any] = {"plane": plane, "data": data, "match_all": match_all, "others": others}
         batches = _known(read_sets(lines, key_type=call.service.key_type, expires=True, **options), others, known)
-    if form == "json":  # it is there as a whole: what is wrong with a row is told before the first answer goes out
+    if form == "json":  # it has come as a whole: a mistake in a row is an error before the first answer goes out
         batches = iter([*batches])
     return _Rows(batches, server.max_batch_rows)
 
@@ -290,7 +290,7 @@ class Answers:
         self._form, self._schema, self._is_first = form, schema, True
 
     def begin(self) -> bytes:
-        """Nothing before the first answers, so that an error before them has a status of its own."""
+        """Nothing before the first answers, so an error before them has its status."""
         return b""
 
     def _beginning(self) -> bytes:

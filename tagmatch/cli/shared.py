@@ -85,7 +85,7 @@ def _own_streams() -> Iterator[None]:
 
 
 def command_line(description: str) -> typer.Typer:
-    """A command line with subcommands, in the manner of all of ours: plain help and tracebacks, `--version`."""
+    """A command line with subcommands: plain help and tracebacks, `--version`."""
     app = typer.Typer(help=description, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
     @app.callback()

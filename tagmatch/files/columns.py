@@ -123,7 +123,7 @@ class FileColumn:
 
     @property
     def choice(self) -> str:
-        """Names of columns, one of which must be present."""
+        """Names of columns; one of them must be present."""
         return _one_of((self.name, *self.instead))
 
     def null(self, name: str) -> NullError:

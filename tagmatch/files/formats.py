@@ -165,7 +165,7 @@ def input_name(path: str) -> str:
 
 
 def at_hand(descriptor: int, name: str) -> Read:
-    """A function that reads at most the bytes asked for, as many as are available; waits only if there are none."""
+    """A function that reads at most the bytes asked for, as many as are available; waits only for the first one."""
 
     def some(size: int) -> bytes:
         while True:

@@ -177,7 +177,7 @@ class TextReader:
         return record
 
     def _of(self, records: dict[int, dict[str, Any]]) -> Iterator[FileRows]:
-        """Rows by their numbers, each of which can be used."""
+        """Rows by their numbers, which all can be used."""
         if not records:
             return
         numbers, rows = np.array(list(records)), list(records.values())
@@ -348,7 +348,7 @@ def read_queries(
     If some rows have attributes or places, there are columns of these as well, as `TagMatch.match_many`
     takes them. Queries that have attributes need have no tags.
 
-    Batches of a stream hold the lines that have arrived. `attributes` names columns that are an attribute each, beside
+    Batches of a stream hold the lines that have arrived. `attributes` names columns that are an attribute each, besides
     those of a column `attributes`; `EVERY_OTHER` is all that have no meaning. Those that are `ignored` are left aside,
     without a word.
     """

@@ -81,7 +81,7 @@ class Documents:
         if condition is NEVER:
             raise place.refused("no message can satisfy it")
         row: dict[str, Any] = {"key": self._key(given), "tags": [], "where": None}
-        # Fields beside the query, as the columns of data of the same names
+        # Other fields of the document, as the columns of data of the same names
         row |= {name: _member(given, name) for name in self._data}
         if condition is not ALWAYS:
             row["where"] = condition.text

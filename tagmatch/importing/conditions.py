@@ -68,7 +68,7 @@ class Place(NamedTuple):
             raise self.refused(str(error)) from None
 
     def compared(self, attribute: str, operator: str, right: str, later: int = 0) -> Condition:
-        """An attribute is compared with another one, so many nanoseconds later, which may be the message's time."""
+        """An attribute is compared with another one, a number of nanoseconds later, which may be the message's time."""
         try:
             return Condition(Constraint.compared(attribute, operator, right, later).text)
         except InvalidValueError as error:
