@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -130,6 +131,14 @@ assert sorted((sorted(row.tags), row.key) for row in read.collect()) == sorted(r
 """
 
 
+def make_public(port: int, bucket: str) -> None:
+    """Let all read a bucket's objects, with no key."""
+    keys = {"aws_access_key_id": "someone", "aws_secret_access_key": "secret"}
+    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1", **keys)
+    for each in client.list_objects_v2(Bucket=bucket).get("Contents", ()):
+        client.put_object_acl(Bucket=bucket, Key=each["Key"], ACL="public-read")
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("prefix", [None, "spark.hadoop.", ""], ids=["folder", "of the server", "of the session"])
 def test_spark_connect(tmp_path: Path, free_jvm: Jvm, port: int, uri: str, prefix: str | None) -> None:
@@ -145,6 +154,7 @@ def test_spark_connect(tmp_path: Path, free_jvm: Jvm, port: int, uri: str, prefi
         rows = [(tags, key(each)) for tags, each in ROWS]
         with TagMatch.open(make_index(tmp_path / f"local-{layout}", rows, layout=layout)) as tm:
             tm.save(uri.replace("/index?", f"/{layout}?"))
+    make_public(port, uri.partition("@")[2].partition("/")[0])
     environment = free_jvm.environment | {"SPARK_TESTING": "1"}  # which means any free port
     command = [sys.executable, "-c", CONNECTED, place, *given]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
