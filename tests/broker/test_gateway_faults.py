@@ -5,6 +5,7 @@ import json
 import socket
 import stat
 from base64 import b64decode
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
@@ -160,7 +161,11 @@ def test_retained_messages_come_once(side, broker, proxy, guarantee, session_exp
                 wait_until(lambda: gateway.stats()["connected"] == 1)
                 client.publish(b"%d" % number, ("tag", "a"))
                 wait_until(lambda payload=b"%d" % number: payload in client.payloads)
-            assert [each.payload for each in client.got] == [b"kept", b"new", b"0", b"1", b"2"]
+            got = [each.payload for each in client.got]
+            assert (got.count(b"kept"), got.count(b"new")) == (1, 1)
+            if guarantee == "at_least_once":  # the last one comes again if a cut connection took its acknowledgement
+                got = [payload for payload, _ in groupby(got)]
+            assert got == [b"kept", b"new", b"0", b"1", b"2"]
 
 
 @MQTT
