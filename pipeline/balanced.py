@@ -280,7 +280,7 @@ def _match_batches(asked, known, batch_size, exact):
 
 @kernel
 def _by_query(found_query, found_set, has_empty, ends, out):
-    """Set ids in query order, each query's ascending by partition; the empty set's first, where it is stored."""
+    """Set ids in query order, each query's ascending by partition; the empty set's first, if it is stored."""
     for query in found_query:
         ends[query + 1] += 1
     for query in range(len(ends) - 1):
@@ -346,7 +346,7 @@ def _in_segment(tables, tags, _, __, most, dtypes):  # noqa: ARG001 - as `kernel
 
 
 def grouped_by_query(found: Found, queries: int, has_empty: bool) -> RowsFound:
-    """What was found in all partitions, and the empty set, where it is stored, as lists of each query's sets."""
+    """What was found in all partitions, and the empty set, if it is stored, as lists of each query's sets."""
     ends = np.zeros(queries + 1, np.int64)
     out = np.empty(len(found.sets) + has_empty * queries, np.uint32)
     _by_query(found.queries, found.sets, has_empty, ends, out)
@@ -412,7 +412,7 @@ class BalancedSubsetMatch(PartitionFinder):
         return Found(*_match_batches(asked, self._known, self.batch_size, self._exact))
 
     def count(self, prepared: QueryBatch, segment: Segment, most: int) -> Counted:
-        """As `Finder` says; a query of which one key is wanted is matched until a set is found."""
+        """As `Finder` says; a query that wants one key is matched until a set is found."""
         if most > 1:
             return super().count(prepared, segment, most)
         if self.has_empty and len(segment.live_rows(0, 1)):

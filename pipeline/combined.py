@@ -1,4 +1,4 @@
-"""Matchers made of matchers: replicas, parts of the sets, and a device's beside the CPU's (§3.3)."""
+"""Matchers made of matchers: replicas, parts of the sets, and a device's with the CPU's (§3.3)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class RoundRobin(Several):
         self._devices = matchers
         size, count = self.packet_size, len(matchers)
         if size.at_once is not None:
-            # Each device wants so many threads; a call that is too small for all of them has no smaller packets
+            # Each device wants its number of threads; a call that is too small for all of them has no smaller packets
             self.packet_size = replace(size, at_once=size.at_once * count, fewest=size.fewest * count)
         self._turns = cycle(matchers)
         self.match_batches = None if matchers[0].match_batches is None else self._match_batches
@@ -129,7 +129,7 @@ class NamesOfSegments:
         return self.column(keys).to_pylist()  # type: ignore[no-any-return]
 
     def answers(self, keys: Lists, *, unique: bool) -> tuple[Lists, pa.Array]:
-        """See `KeyTable`: what has several numbers is found by its bytes."""
+        """See `KeyTable`: strings with several numbers are found by their bytes."""
         if not unique:
             return keys, self.column(keys.values)
         used, numbers = np.unique(keys.values, return_inverse=True)
@@ -254,7 +254,7 @@ class Split(Union):
         return self._devices[0].keys
 
     def _match_batches(self, batches: Batches) -> Found:
-        """Each device gets the batches of partitions of which it has rows."""
+        """Each device gets the batches of the partitions whose rows it has."""
         found = []
         for matcher, partitions, row in zip(self._devices, self._partitions, self._first_rows, strict=True):
             assert matcher.match_batches is not None
@@ -361,7 +361,7 @@ _log = logging.getLogger(__name__)
 
 
 class Hybrid:
-    """A device's matcher beside the CPU's of the same sets: small packets are the CPU's, and all once the device fails.
+    """A device's matcher, and the CPU's of the same sets: small packets are the CPU's, and all once the device fails.
 
     The packets that are on the device when it fails, fail.
     """

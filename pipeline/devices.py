@@ -35,7 +35,7 @@ from tagmatch.pipeline.segment import CpuMatcher, DeviceMatcher, Finder, Matcher
 # What is tried at most; a packet of more queries goes to the device
 _MOST_QUERIES = 1 << 12
 _ROUNDS = 2
-# Different messages among them, where sets have constraints: what is made of these is no work of columns
+# Different messages among them, if sets have constraints: making these is no work of columns
 _MESSAGES = 1 << 8
 
 
@@ -100,7 +100,7 @@ def _seconds(ask: Callable[[int], None], count: int) -> float:
 
 
 class Part(NamedTuple):
-    """A segment, what answers queries about it, and its sets that have constraints, and areas, if there are some."""
+    """A segment, its matcher, and its sets that have constraints, and areas."""
 
     segment: Segment
     matcher: SegmentMatcher
@@ -199,7 +199,7 @@ def _device_of(
 
 
 def _area_finder(areas: AreaIndex, others: Hybrid, options: MatchOptions, earlier: Sequence[Part]) -> AreaFinder:
-    """What finds areas: the CPU, and beside it the first of the devices that match the other sets, if some do."""
+    """What finds areas: the CPU, and with it the first of the devices that match the other sets, if some do."""
     kind, _, number = others.about().devices[0].partition(":")
     if kind != "cuda" or not (len(areas.fixed_rows) or areas.followers is not None):
         return AreaFinder(areas)

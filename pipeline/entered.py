@@ -144,10 +144,10 @@ def entry_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags) -> Entry:
     @kernel
     def found_in(words):
         tags = QueryTags(own_array_at(words, _OFFSETS, np.int64), own_array_at(words, _DATA, np.uint8))
-        beside = read((array_at(words, _ATTRIBUTES, np.uint8),))
+        others = read((array_at(words, _ATTRIBUTES, np.uint8),))
         room = Room(on_stack(np.uint32, FEW_TAGS), on_stack(np.uint32, ROOM_FOR_SETS), on_stack(np.uint8, _BITS_BYTES))
         table, keys = own_array_at(words, _ROW, np.uint64), own_array_at(words, _KEYS, np.uint64)
-        sets, rejected = sets_in(table, tags, beside, room, FEW, dtypes)
+        sets, rejected = sets_in(table, tags, others, room, FEW, dtypes)
         if rejected < 0:
             return -1
         words[_VERIFIED] += np.uint64(len(sets))

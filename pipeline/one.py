@@ -299,7 +299,7 @@ class Kernels(NamedTuple):
 
 @kernel
 def only_tags(rest):  # noqa: ARG001
-    """Nothing of what a query has beside its tags."""
+    """No attributes and no areas of a query."""
     return ()
 
 
@@ -315,10 +315,10 @@ def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, entry: Entry
 
     @kernel
     def in_all(tables, text, count, rest, unique, counts, most):
-        tags, beside = tags_in(text, count), read(rest)
+        tags, others = tags_in(text, count), read(rest)
         found, used, verified, rejected, room = np.empty(0, np.uint64), 0, 0, 0, _room_for(tags)
         for segment in range(len(tables)):
-            sets, more = sets_in(tables[segment], tags, beside, room, most, dtypes)
+            sets, more = sets_in(tables[segment], tags, others, room, most, dtypes)
             if more < 0:
                 return None
             found, used = add_keys(tables[segment], sets, most, found, used, key_offset, key)
@@ -329,10 +329,10 @@ def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, entry: Entry
 
     @kernel
     def sets(tables, text, count, rest):
-        tags, beside = tags_in(text, count), read(rest)
+        tags, others = tags_in(text, count), read(rest)
         found, room = np.empty(0, np.uint32), _room_for(tags)
         for segment in range(len(tables)):
-            found = add_rows(tables[segment], sets_in(tables[segment], tags, beside, room, ALL, dtypes)[0], found)
+            found = add_rows(tables[segment], sets_in(tables[segment], tags, others, room, ALL, dtypes)[0], found)
         return found
 
     in_all.elements = sets.elements = _elements
@@ -476,7 +476,7 @@ def address_of(counts: I64Array) -> bytes:
 
 @brief_kernel
 def add_counts(counts, more):
-    """Add these counts to others, whatever other threads add."""
+    """Add these counts to others, also while other threads add."""
     for place in range(len(more)):
         add(counts, place, more[place])
 
@@ -497,7 +497,7 @@ class OfSeveralTypes(_Entered):
         return _together([part.keys(query, unique, own) for part in parts], unique, own, counts)
 
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
-        """See `OneQuery`; `None` where one of the parts would take long."""
+        """See `OneQuery`; `None` if one of the parts would take long."""
         if query.tags is None and self.is_entered:
             return None
         own, found = np.zeros(len(counts), np.int64), []

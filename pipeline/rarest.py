@@ -57,7 +57,7 @@ from tagmatch.pipeline.tags import QueryBatch, TagIndex, contains_ranks
 
 _U = np.uint64
 
-#: Clusters of at most so many rows are small
+#: Clusters of at most this number of rows are small
 SCAN_ROWS = 32
 
 # Queries, and tags except for those of one of them, whose cache misses are waited for together
@@ -437,7 +437,7 @@ def _bytes_for(ranks, tags):
 
 @kernel
 def _sets_of(tables, ranks, most, types, bits, out):
-    """Sets that one query contains, and how many candidates were turned away; -1 where there are more than `most`."""
+    """Sets that one query contains, and how many candidates were turned away; -1 for more than `most`."""
     (_, rank_offset, _, _), first_row = types
     seconds = array_at(tables, _SECONDS, np.uint32)
     offsets, values = array_at(tables, RANK_OFFSETS, rank_offset), array_at(tables, RANKS, np.uint32)
@@ -562,6 +562,6 @@ class RarestSubsetMatch(Finder):
         return self._runs
 
     def _room(self, queries: int) -> U32Array:
-        """Room for the rows of all queries; kernels have more, where it is too small, by copying them."""
+        """Room for the rows of all queries; kernels that need more copy them."""
         expected = min(int(1.25 * self._rows_a_query * queries), _MOST_ROOM)
         return pooled(max(expected, _ROWS_A_QUERY * queries) + _ROWS_A_QUERY, np.uint32)

@@ -103,7 +103,7 @@ class About(NamedTuple):
     devices: tuple[str, ...]  # Names of the devices that match: `"cpu"`, or `"cuda:0"` and so on
     notes: tuple[str, ...]  # What is not as one would expect, in sentences
     matched_by: dict[str, int]  # How many queries went to which kind of device, if there are several
-    nbytes: int  # Of what is kept in memory beside the tables of the sets
+    nbytes: int  # Of memory besides the tables of the sets
 
 
 def added_up(matched_by: Iterable[dict[str, int]]) -> dict[str, int]:
@@ -122,7 +122,7 @@ class Matcher(Protocol):
 
     @property
     def keys(self) -> Keys:
-        """Says what the keys that are looked up stand for."""
+        """Gives the meaning of the keys that are looked up."""
 
     @property
     def packet_size(self) -> PacketSize:
@@ -140,7 +140,7 @@ class Matcher(Protocol):
         """What there is to say about it."""
 
     def memory(self, count: int) -> U64Array | None:
-        """Memory for `count` keys, into which key lookups write best; `None` where that is memory of their own."""
+        """Memory for `count` keys, into which key lookups write best; `None` if that is memory of their own."""
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` (§3.2)."""
@@ -300,11 +300,11 @@ class Finder(ABC):
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes of memory beside the segment's tables."""
+        """Bytes of memory besides the segment's tables."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about what is not as one would expect."""
+        """Sentences about surprises."""
         return ()
 
     @property
@@ -321,7 +321,7 @@ class Finder(ABC):
         """The rows that each message satisfies (stage 2, subset match)."""
 
     def count(self, prepared: Any, segment: Segment, most: int) -> Counted:  # noqa: ARG002 - others stop there
-        """How many keys of the segment each message has, or some number from `most` on, if there are so many."""
+        """How many keys of the segment each message has, or some number from `most` on."""
         found = SegmentSets.of(self.find(prepared), segment)
         return Counted(found.counts(), found.found, found.rejected)
 
@@ -430,7 +430,7 @@ def rows_beside(found: Sequence[RowsFound]) -> RowsFound:
 
 
 def _rows_at(places: Lists, segment: Segment) -> U32Array:
-    """The rows whose keys stand at these places of the key table."""
+    """The rows whose keys are at these places of the key table."""
     offsets = segment.keys.keys.offsets
     return np.searchsorted(offsets, places.values.astype(offsets.dtype), side="right").astype(np.uint32) - np.uint32(1)
 

@@ -198,7 +198,7 @@ class Pipeline:
                 raise
 
     def _enter(self, caller: Caller, matcher: Matcher, message: Message, timeout: float | None) -> None:
-        """Have a query wait in the intake, and a thread take it."""
+        """Queue a query in the intake, for a thread to take."""
         try:
             if overloaded := self._limits.admit([caller], timeout, always=at_work()):
                 raise overloaded[0]
@@ -362,7 +362,7 @@ class Pipeline:
         return ()
 
     def _after(self, name: StageName, work: _Work) -> _Following:
-        """The stage that follows, with the work for it, if there is some."""
+        """The stage that follows, with the work for it."""
         return [(self._stages[FOLLOWING[name]], work)] if len(work) else ()
 
     def _fail(self, work: _Work, error: BaseException) -> None:
@@ -404,6 +404,6 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _close_all() -> None:
-    """End what was never closed, as threads within kernels do not survive the end of the interpreter."""
+    """End pipelines that were never closed, as threads within kernels do not survive the end of the interpreter."""
     for pipeline in list(_running):
         pipeline.close(drain=False)

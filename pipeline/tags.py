@@ -61,7 +61,7 @@ class TagIndex:
         return self.batch(queries, first, last, self.numbers(queries, first, last))
 
     def numbers(self, queries: TagLists, first: int, last: int) -> U32Array:
-        """The rank of each tag of queries `first` to `last`; UNKNOWN where it has none."""
+        """The rank of each tag of queries `first` to `last`; UNKNOWN if it has none."""
         begin, end = int(queries.offsets[first]), int(queries.offsets[last])
         numbers = pooled(end - begin, np.uint32)
         if queries.indices is None:
@@ -77,7 +77,7 @@ class TagIndex:
         return QueryBatch(offsets, numbers[:known_tags])
 
     def looked_up(self, tags: Strings) -> U32Array:
-        """The rank of each tag; UNKNOWN where it has none."""
+        """The rank of each tag; UNKNOWN if it has none."""
         numbers = np.empty(len(tags), np.uint32)
         self._look_up(tags, 0, numbers)
         return numbers

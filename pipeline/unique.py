@@ -83,7 +83,7 @@ def _stored(typing: Any, keys: Any, place: Any, several: Any) -> Any:  # noqa: A
 
 
 def _in_order(typing: Any, first: Any, second: Any) -> Any:  # noqa: ARG001
-    """The lower and the higher half of keys of which either half ascends (Batcher's bitonic merge)."""
+    """The lower and the higher half of keys whose halves ascend (Batcher's bitonic merge)."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         nothing = ir.Constant(arguments[0].type, ir.Undefined)
@@ -334,7 +334,7 @@ class Memory(NamedTuple):
 
 @kernel
 def memory_for(longest, words, key):
-    """Memory for answers of at most so many keys of a type, and bitmaps of so many words."""
+    """Memory for answers of at most a number of keys of a type, and bitmaps of a number of words."""
     # Of runs as long as each other, each key is merged four times, the last time to where it stays
     keys, few = np.empty(6 * longest, key), np.empty(3 * _LANES, key)
     return Memory(keys, few, np.empty((_MOST_RUNS, 2), np.int64), np.zeros(words, np.uint64))

@@ -76,7 +76,7 @@ class MovingCells(NamedTuple):
     """Cells, and what else moves change."""
 
     cells: CellSearch
-    homes: U32Array  # The cell of each chunk beside the first ones
+    homes: U32Array  # The cell of each chunk, except the first ones
     free: I64Array
     where: npt.NDArray[Any]  # The slot that each entry is in, or `_NOWHERE`
 
@@ -287,7 +287,7 @@ def _cell_that_has(moving, entry):
 
 
 class Moves(NamedTuple):
-    """Clients with where each is to be, one after the other."""
+    """Clients with their new places, one after the other."""
 
     clients: I64Array
     lon: F64Array
@@ -298,7 +298,7 @@ class Moves(NamedTuple):
 
 
 class Mover(NamedTuple):
-    """What one who moves clients needs."""
+    """What the mover of clients needs."""
 
     asks: I64Array  # How many searches ask for a pause
     new_cells: I64Array  # Room for the cells of a client's entries, and for versions that are made odd
@@ -351,7 +351,7 @@ def _fetch_slot(cells, chunk, slot):
 
 @lent
 def _fetch(entries, moving, moves, at):
-    """Have fetched what moves will need that are not far away."""
+    """Fetch the lines that the next moves will need."""
     clients, offsets, where = moves.clients, entries.client_offsets, moving.where
     if at + 4 * _AHEAD < len(clients):
         prefetch(offsets, clients[at + 4 * _AHEAD])
@@ -391,7 +391,7 @@ def move_clients(entries, moving, moves, begin, mover):
 class Cells:
     """Cells with all entries that are somewhere, and where clients are; kernels change the arrays.
 
-    There is room for all that can happen: a cell with `n` entries has at most `n / 16` chunks beside its first. Memory
+    There is room for all that can happen: a cell with `n` entries has at most `n / 16` chunks besides its first. Memory
     that is not in use yet is not taken.
     """
 
@@ -411,7 +411,7 @@ class Cells:
         self.moving = MovingCells(self.search, np.empty(more, np.uint32), free, where)
         _join_all(self.moving, entries, plane)
         self.prepared = Prepared(*own, *tree, *known, asks)
-        # Of spaces that have one cell, whatever they are like
+        # Of spaces that have one cell
         self.more_in_any_case = int((np.maximum(sizes[sizes <= _FLAT] - 1, 0) // SLOTS).sum())
 
     def __len__(self) -> int:
@@ -419,7 +419,7 @@ class Cells:
 
     @property
     def more(self) -> int:
-        """How many chunks there are beside the first ones of cells."""
+        """How many chunks there are besides the first ones of cells."""
         return len(self.moving.homes) - int(self.moving.free[_AVAILABLE])
 
     @property

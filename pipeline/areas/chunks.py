@@ -48,7 +48,7 @@ def aligned(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 def chunks_of(count: int) -> tuple[F64Array, U32Array]:
-    """Memory for so many chunks, as its lanes and as its numbers."""
+    """Memory for a number of chunks, as its lanes and as its numbers."""
     words = aligned(count * WORDS, np.float64)
     return words, words.view(np.uint32)
 
@@ -211,7 +211,7 @@ def decided(typing, halves, first, count, point):  # noqa: ARG001
 
 @_intrinsic
 def prefetch(typing, array, place):  # noqa: ARG001
-    """Have the cache line of an element of an array fetched; it need not be in the array."""
+    """Fetch the cache line of an element of an array; it need not be in the array."""
 
     def generate(context, builder, signature, arguments):
         byte = builder.bitcast(_address(context, builder, signature.args[0], *arguments), _BYTE.as_pointer())
@@ -354,7 +354,7 @@ def _swap(keys, order, i, j):
 
 @lent
 def select(keys, order, first, last, middle, axis, state):
-    """Have no key before `middle` that is greater than one after it."""
+    """Part keys at `middle`: no key before it is greater than one after it."""
     low, high = first, last - 1
     while low < high:
         # a place by chance, so that no order of areas makes this slow
@@ -431,7 +431,7 @@ class Visits(NamedTuple):
 
 
 class Hits(NamedTuple):
-    """What kernels write: what is found, and where each message's end, of which the first is 0."""
+    """What kernels write: what is found, and where each message's end; the first is 0."""
 
     values: U32Array
     ends: I64Array

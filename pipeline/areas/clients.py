@@ -54,7 +54,7 @@ _TOGETHER, _FETCHED = 8, 64
 _LOOKS, _TRIES, _LOOK_AGAIN = 64, 4, 32
 _CHANGED, _NO_ROOM = -1, -2
 _NO_AREA = -1
-# Much more than what is rounded
+# Much more than rounding changes
 _MORE_OF_MIDDLE, _LEAST, _MORE_OF_COSINES = 1e-15, 1e-150, 1e-9
 
 
@@ -85,7 +85,7 @@ def _padded(low, high):
 
 @lent
 def _cosines(first, last):
-    """The least and the greatest cosine of the angles from one to another, in degrees, of which all names are tried."""
+    """The least and the greatest cosine of the angles from one to another, in degrees, and all names are tried."""
     one, other = math.cos(math.radians(first)), math.cos(math.radians(last))
     low = -1.0 if 360.0 * math.ceil((first - 180.0) / 360.0) + 180.0 <= last else min(one, other)
     high = 1.0 if 360.0 * math.ceil(first / 360.0) <= last else max(one, other)
@@ -227,7 +227,7 @@ def _in_box(known, chunk, wanted):
 def _read(marked, known, wanted, work, first, last, out, used):
     """Append the entries, in some cells, that a message looks for; how many numbers there are then.
 
-    Or `_CHANGED`, if cells were changed meanwhile, or `_NO_ROOM`, if there was none.
+    Or `_CHANGED`, if cells were changed during the search, or `_NO_ROOM`, if there was none.
     """
     versions, queue = known.versions, work.queue
     for i in range(first, last):
@@ -264,7 +264,7 @@ def _read(marked, known, wanted, work, first, last, out, used):
 
 @lent
 def _read_in_peace(marked, known, wanted, work, first, last, out, used):
-    """As `_read`, until nothing changes meanwhile."""
+    """As `_read`, until nothing changes during it."""
     tries = 0
     while True:
         now_used = _read(marked, known, wanted, work, first, last, out, used)
@@ -322,12 +322,12 @@ _FEW_MORE, _PART_OF_CELLS, _PATIENCE, _MOST_PATIENCE = 16, 0.5, 0.5, 16.0
 # What helps leaves less than such a part of the chunks beside the first ones
 _HELPS = 0.75
 
-#: Of messages of which none has an area
+#: Of messages without areas
 NO_AREAS = Shapes(np.empty(0, np.uint8), np.empty((0, 4)))
 
 
 class Points(NamedTuple):
-    """Clients with the point where each is to be, one after the other; `x` is NaN for one that is to be nowhere."""
+    """Clients with their new points, one after the other; `x` is NaN for one that goes nowhere."""
 
     clients: U32Array
     x: F64Array
@@ -347,7 +347,7 @@ class MoveLog:
         self._moves: list[Points] | None = None
 
     def begin(self) -> None:
-        """Keep moves from now on: who has this copies positions, and nobody moves meanwhile."""
+        """Keep moves from now on: its owner copies positions, and no client moves during that."""
         with self._lock:
             self._moves = []
 
@@ -357,7 +357,7 @@ class MoveLog:
             self._moves = None
 
     def add(self, moves: Moves) -> None:
-        """Have moves that were made, whose clients may be in the memory of who has asked for them."""
+        """Take moves that were made; their clients may be in the caller's memory."""
         with self._lock:
             known, self._moves = self._moves, None
             if known is not None and sum(len(each.clients) for each in known) + len(moves.clients) <= self._most:
@@ -410,7 +410,7 @@ class ClientCells:
         return sum(array.nbytes for array in self.entries) + self.now.nbytes
 
     def find(self, places: Places, groups: Lists, shapes: Shapes = NO_AREAS) -> Lists:
-        """Entries whose client is within their radius of each message's place, and in its area, whichever it has."""
+        """Entries whose client is within their radius of each message's place, and in its area, if it has one."""
         cells = self.now  # of one moment: they stay as they are, except for moves
         areas = all_frozen(shapes)
         origin = (0.0, 0.0) if self.plane else (0.0, 0.0, 0.0)
@@ -426,7 +426,7 @@ class ClientCells:
         self.make(self.ready(clients, lon, lat))
 
     def ready(self, clients: I64Array, lon: F64Array, lat: F64Array) -> Moves:
-        """What `make` needs to move clients: whatever memory that takes. Parameters and errors as `move`."""
+        """What `make` needs to move clients, with all memory that it takes. Parameters and errors as `move`."""
         known = len(self.entries.client_offsets) - 1
         if len(clients) and not (int(clients.min()) >= 0 and int(clients.max()) < known):
             raise IndexError(f"clients are numbered from 0 to {known - 1}; to move others, make new cells")
@@ -451,7 +451,7 @@ class ClientCells:
                 self._even_out()
 
     def some(self, count: int) -> tuple[Places, U32Array]:
-        """Places of the clients of some entries, from all over, and the groups of these; none if there are none."""
+        """Places of the clients of some entries, from all over, and the groups of these."""
         entries, known = self.entries, len(self.entries.spaces)
         chosen = np.linspace(0, max(known - 1, 0), count if known else 0).astype(np.int64)
         at, cells = entries.clients[chosen], self.now.search
@@ -459,7 +459,7 @@ class ClientCells:
         return Places(cells.lon[at], cells.lat[at]), groups.astype(np.uint32)
 
     def tell(self, log: MoveLog) -> None:
-        """Have moves in a log from now on, as long as somebody has it."""
+        """Write moves to a log from now on, as long as it is referred to."""
         with self._moving:
             self._logs = (*(ref for ref in self._logs if ref() is not None), weakref.ref(log))
 
@@ -470,12 +470,12 @@ class ClientCells:
             return self.now.search.lon.copy(), self.now.search.lat.copy()
 
     def begin_anew(self) -> None:
-        """Be as after a fork, of which nobody moves clients: no search asks for a pause."""
+        """Reset the state after a fork, in which no thread moves clients: no search asks for a pause."""
         self._asks[0] = 0
         self._moving = threading.Lock()
 
     def _even_out(self) -> None:
-        """Make new cells if those that there are have become too full; searches under way go on with the old ones."""
+        """Make new cells if the present ones have become too full; searches under way go on with the old ones."""
         cells = self.now
         most = cells.more_in_any_case + _FEW_MORE + _PART_OF_CELLS * len(cells)
         if cells.more > most and self._moved > self._patience * len(self.entries.spaces):

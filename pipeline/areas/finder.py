@@ -67,7 +67,7 @@ from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
 from tagmatch.pipeline.tags import QueryBatch, TagIndex
 
 _log = logging.getLogger(__name__)
-# A message and a rank are one number, in which the rank has so many bits
+# A message and a rank are one number, in which the rank has this number of bits
 _RANK_BITS = 32
 # No row has more than that
 _ALL = np.iinfo(np.int64).max
@@ -471,7 +471,7 @@ def _find(dtypes: DTypes, *, plane: bool) -> Any:
         if len(place):
             numbers[:] = np.frombuffer(place, np.float64)
         lon, lat, none_at = numbers[:1], numbers[1:2], np.empty(0)
-        tags, beside = tags_in(text, count), read((attributes,))
+        tags, others = tags_in(text, count), read((attributes,))
         found, ends = np.empty(0, np.uint32), np.zeros(2 * len(tables) + 1, np.int64)
         for segment in range(len(tables)):
             table = tables[segment]
@@ -481,7 +481,7 @@ def _find(dtypes: DTypes, *, plane: bool) -> Any:
             message = table_of_one(none, none, none)
             if is_asked:
                 if scalar(table, _HAS_FILTERS):
-                    message = encoded_in(table, tags, beside, tag_offset)
+                    message = encoded_in(table, tags, others, tag_offset)
                 groups, is_all = _groups_of(table, message, most)
                 if not is_all:
                     return None
@@ -579,7 +579,7 @@ class OneLocated(OneQuery):
         return np.concatenate(parts)
 
     def _found(self, query: Single, most: int) -> Any:
-        # Which stay where they are as long as this does
+        # They stay in place as long as this does
         cells = [None if each is None else each.cells.now.prepared for each in self._followers]
         addresses = self._no_cells
         if len(cells) == 1:

@@ -270,7 +270,7 @@ class FixedAreas:
         return self.circles.nbytes + self.boxes.nbytes + self.fine.nbytes
 
     def some(self, count: int) -> tuple[Places, U32Array]:
-        """Places that some areas have, from all over, and the group of each of these areas; none if there are none."""
+        """Places that some areas have, from all over, and the group of each of these areas."""
         kind = self.circles if len(self.circles.numbers) else self.boxes
         slots = np.linspace(0, max(kind.slots[-1] - 1, 0), count if kind.slots[-1] else 0).astype(np.int64)
         at = slots // SLOTS * WORDS + slots % SLOTS

@@ -35,10 +35,10 @@ from tagmatch.pipeline.areas.chunks import (
 EMPTY, FEW, GRID = -1, -2, -3
 #: Most chunks of a group without a bucket
 FLAT = 3
-# A grid is as fine as it can be with so many entries for each chunk, and so many cells, by its axes; and with a bucket
-# for so many chunks
+# A grid is as fine as it can be with this number of entries for each chunk, and of cells, by its axes; and with a
+# bucket for this number of chunks
 _COPIES, _CELLS, _CHUNKS = (0, 0, 3, 6), (0, 0, 4, 8), 2
-# And all grids have so many times as many entries and cells as a grid of all chunks
+# And all grids have at most this many times as many entries and cells as a grid of all chunks
 _ROOMY = 4
 # A cell of more buckets may have another grid, as long as all have no more buckets than there are chunks
 _DENSE = 2

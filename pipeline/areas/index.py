@@ -1,4 +1,4 @@
-"""The sets of a segment that have areas, made ready for messages that say where they are; and who finds what they ask.
+"""The sets of a segment that have areas, made ready for messages with locations; and the finders of their areas.
 
 Beside areas, sets ask few different contents, each of which many share: a message first finds the contents that it has,
 and then, of each of these, the areas that have its place. The CPU looks for these, or a device beside it.
@@ -48,13 +48,13 @@ from tagmatch.pipeline.filters.parts import PartsFinder, holding_of
 
 # In the place of a number
 _NONE = -1
-# How likely a message is near one of the clients of a set, of which nothing is known
+# How likely a message is near one of the clients of a set, if nothing is known of it
 _OF_CLIENTS = 0.01
 # So many areas are compared with each other
 _SAMPLE = 1024
-# To find a content takes as long as to verify so many sets whose areas have been found
+# To find a content takes as long as to verify this number of sets whose areas have been found
 _WORTH = 4
-# With so few areas of a content at a place, areas come first, whatever else is asked
+# With no more areas of a content at a place, areas come first
 _CLEARLY = 1e-3
 
 # -- contents ----------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class GroupedSets(NamedTuple):
 
 
 class GroupTokens(NamedTuple):
-    """Which groups messages have beside contents, as kernels take it."""
+    """Which groups messages have besides contents, as kernels take it."""
 
     every: U32Array  # Groups that every message has
     # The number of the group of sets without a token, which all messages have; that of token `i` is `first + i`
@@ -202,7 +202,7 @@ class Searchers(NamedTuple):
 
 
 class Followers(NamedTuple):
-    """Keys of sets that ask for what is near the client."""
+    """Keys of sets that ask for messages near the client."""
 
     cells: ClientCells
     rows: U32Array  # The row of each entry, ascending
@@ -270,7 +270,7 @@ class _Asked(NamedTuple):
 def areas_of(
     segment: Segment, clients: Clients, *, plane: bool, before: Sequence[AreaIndex | None] = ()
 ) -> AreaIndex | None:
-    """Index the sets of a segment that have areas; `None` if there are none."""
+    """Index the sets of a segment that have areas; `None` without any."""
     tags = segment.vocabulary.tags
     is_area = areas_among(tags)
     if not is_area.any():
@@ -403,7 +403,7 @@ def _asked(segment: Segment, is_area: BoolArray, *, plane: bool) -> _Asked:
 
 
 def _first_of_each(owners: I64Array, chosen: BoolArray, count: int) -> I64Array:
-    """The first thing of each owner among those chosen; -1 where there is none."""
+    """The first thing of each owner among those chosen; -1 for none."""
     first = np.full(count, _NONE)
     places = np.flatnonzero(chosen)[::-1]
     first[owners[places]] = places
@@ -432,7 +432,7 @@ def _tests(asked: _Asked, left: I64Array, count: int) -> ShapeTests:
 def _followers(
     segment: Segment, asked: _Asked, groups: _Groups, near: I64Array, clients: Clients, *, plane: bool
 ) -> Followers:
-    """Entries for all keys of the sets that ask for what is near: the least distance, where a set has several."""
+    """Entries for all keys of sets that ask for messages near the client: of several distances, the least."""
     metres = np.full(len(asked.rows), np.inf)
     np.minimum.at(metres, asked.owners[near], asked.values[near, 0])
     sets = np.unique(asked.owners[near])

@@ -1,4 +1,4 @@
-"""Where clients are: state beside all snapshots, which moves change at once.
+"""Where clients are: state outside of all snapshots, which moves change at once.
 
 Of the keys found for a message that is for the clients within an area, those are kept whose client is there.
 """
@@ -41,7 +41,7 @@ def _look_up(offsets, data, slots, known_offsets, known_data, at, out):
         hashes[i] = xxh64(data, offsets[i], offsets[i + 1], np.uint64(0))
     find_all(hashes, offsets, data, 0, slots, known_offsets, known_data, numbers)
     for i in range(count):
-        # Those that nobody knows are beyond, and perhaps some for which there was no more memory
+        # Unknown ones are beyond, and perhaps some for which there was no more memory
         is_known = np.int64(numbers[i]) < at.shape[1]
         number = np.int64(numbers[i]) if is_known else 0
         for axis in range(2):
@@ -50,7 +50,7 @@ def _look_up(offsets, data, slots, known_offsets, known_data, at, out):
 
 @dataclass(slots=True)
 class _Begun:
-    """Moves that have everything they need: where clients are to be, and what is to be done for that."""
+    """Moves that have everything they need: the clients' new places, and the work for them."""
 
     numbers: I64Array
     lon: F64Array
@@ -85,7 +85,7 @@ class Clients:
             return int(np.count_nonzero(~np.isnan(self._at[0])))
 
     def move(self, keys: U64Array | Strings, lon: F64Array, lat: F64Array) -> None:
-        """Have clients be elsewhere, one after the other; NaN: nowhere. In effect when this returns.
+        """Move clients, one after the other; NaN: nowhere. In effect when this returns.
 
         Where there is no memory, none moves. If this is interrupted, they move now, or as the next method is called.
         """
@@ -118,14 +118,14 @@ class Clients:
         self._begun = None
 
     def place(self, positions: Positions) -> None:
-        """Have clients be where they were."""
+        """Move clients back."""
         keys = positions.keys
         self.move(to_strings(keys) if self._has_strings else keys.to_numpy(), positions.lon, positions.lat)
 
     def cells_of(
         self, keys: pa.Array, groups: I64Array, group_count: int, metres: F64Array, *, plane: bool
     ) -> ClientCells:
-        """What finds clients by where they are, and follows them: an entry for each of some keys, in groups.
+        """What finds clients by their places, and follows them: an entry for each of some keys, in groups.
 
         Moves wait until it is there.
         """
@@ -188,7 +188,7 @@ _held: list[Clients] = []
 
 
 def _hold() -> None:
-    """Wait until no client moves: in a forked child, nobody would finish that, and searches would wait for it."""
+    """Wait until no client moves: in a forked child, no thread would finish that, and searches would wait for it."""
     _forking.acquire()
     for clients in list(_all):
         clients.lock.acquire()

@@ -60,7 +60,7 @@ def driver_library() -> ctypes.PyDLL:
 
 @contextmanager
 def on_device(number: int) -> Iterator[None]:
-    """Have this thread use a device meanwhile; its errors become `DeviceError`, or `DeviceMemoryError`."""
+    """Use a device in this thread, within it; its errors become `DeviceError`, or `DeviceMemoryError`."""
     from numba import cuda
 
     gpus: Any = cuda.gpus

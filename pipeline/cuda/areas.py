@@ -3,7 +3,7 @@
 Chunks and their bounds are those of `tagmatch.pipeline.areas.fixed`, and so are all rules: bounds only say where to
 look, and float64 decides, by products and sums that are rounded as on the CPU. Above the chunks is a tree of bounds: a
 record has those of 16 chunks, or of 16 records of the level below it. A warp, which is a block, goes down a tree for a
-message and a group at a time, with a stack of what is to be looked at in shared memory: chunks, and records of the tree
+message and a group at a time, with a stack of the records to look at in shared memory: chunks, and records of the tree
 by level. It takes two at once, so that each lane has a slot: of a chunk it tests the area, of a record the
 bounds of a child, which then goes on the stack. From the top of a group, a level adds 32 at most.
 
@@ -66,7 +66,7 @@ _FIRST_ROOM = 1 << 16
 _THREADS = 32
 _AT_ONCE = 2
 _EACH = 4
-# Room of the stack: 2**32 areas have seven levels of records, each of which adds 32, to at most three at the top
+# Room of the stack: 2**32 areas have seven levels of records; each adds 32, to at most three at the top
 _STACK = 256
 # Where a word of the stack has the level: 0 for chunks, of which there are at most 2**28
 _LEVEL = 28
@@ -119,7 +119,7 @@ class AskingArrays(NamedTuple):
 
     owners: Any  # The message of each asking, and its group
     groups: Any
-    lon: Any  # Of each message; on the plane, `z` is not used, nor are `x` to `z` where nobody asks for points
+    lon: Any  # Of each message; on the plane, `z` is not used, nor are `x` to `z` if no points are asked for
     lat: Any
     x: Any
     y: Any
@@ -168,7 +168,7 @@ def _spans(bounds, at, value):
 
 @inlined
 def _open(segments, waiting, message):
-    """Have what is found from now on be a message's; one thread."""
+    """Count the answers from now on as a message's; one thread."""
     staged, _, messages, firsts, _ = waiting
     messages[segments] = message
     firsts[segments] = staged[_FOUND]
@@ -177,7 +177,7 @@ def _open(segments, waiting, message):
 
 @inlined
 def _write_all(waiting, out):
-    """Append what waits, and whose each part of it is, as far as there is room; all threads."""
+    """Append the answers that wait, and their messages, as far as there is room; all threads."""
     staged, areas, messages, firsts, place = waiting
     cuda.syncthreads()
     count, segments = staged[_FOUND], staged[_SEGMENTS]
@@ -364,7 +364,7 @@ class Searches:
 
     @contextmanager
     def workspace(self) -> Iterator[Workspace]:
-        """A workspace for a packet; its arrays are given back where there was no memory for all that was asked."""
+        """A workspace for a packet; its arrays are given back if memory was short."""
         workspace = self._free.get()
         try:
             with on_device(self._device):
@@ -379,10 +379,10 @@ class Searches:
             self._free.put(workspace)
 
     def ready(self, workspace: Workspace) -> None:
-        """Do what is to be done before a packet."""
+        """Prepare for a packet."""
 
     def compile(self) -> None:
-        """Have this thread compile all kernels, before others want them."""
+        """Compile all kernels in this thread, before others want them."""
         self.find(Places(np.zeros(1), np.zeros(1)), Lists(np.array([0, 1]), np.zeros(1, np.uint32)))
 
     def find(self, places: Places, groups: Lists) -> Lists:
@@ -394,7 +394,7 @@ class Searches:
             return self._lists(self.sent(places, groups, workspace))
 
     def launch(self, askings: Askings) -> SegmentArrays:
-        """Have kernels find what is asked for, and nothing more; the arrays that they write to."""
+        """Launch the kernels that find areas, and nothing more; the arrays that they write to."""
         workspace, count = askings.workspace, askings.askings
         found = workspace.device("found", np.uint32, self._room.pairs)
         # One for each asking, and one more for each time that a block had many answers
@@ -516,7 +516,7 @@ def fill_chunks(count, entries, at, cells, ends, counts, tree):
 
 @kernel
 def bound_chunks(entries, children, axes, words, bounds):
-    """One thread a child of the lowest records: the bounds of its chunk, which meet nothing if it has nobody."""
+    """One thread a child of the lowest records: the bounds of its chunk, which meet nothing if it has no clients."""
     i = np.int64(cuda.grid(1))
     if i < children:
         for axis in range(axes):
@@ -532,7 +532,7 @@ def bound_chunks(entries, children, axes, words, bounds):
 
 @kernel
 def bound_records(first_below, below, first, children, axes, bounds):
-    """One thread a child of a level's records: the bounds of a record below it, if there is one."""
+    """One thread a child of a level's records: the bounds of a record below it, or of none."""
     i = np.int64(cuda.grid(1))
     if i < children:
         for axis in range(axes):
@@ -611,7 +611,7 @@ class CudaClients(Searches):
             raise
 
     def _make(self, moves: Sequence[Points], workspace: Workspace) -> None:
-        """Have clients be elsewhere: of several moves of one, the last counts."""
+        """Move clients: of several moves of one, the last counts."""
         count, columns = sum(len(each.clients) for each in moves), []
         for column, name in enumerate(Points._fields):
             dtype = np.uint32 if name == "clients" else np.float64

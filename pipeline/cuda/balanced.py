@@ -69,7 +69,7 @@ _REGISTERS = 72
 # Candidates that wait for verification, for which there is shared memory; with more than half they are verified
 _STAGE = 256
 
-#: Bits of a query, of which each rank has one; and the 64-bit words that they take
+#: Bits of a query, one for each rank; and the 64-bit words that they take
 CHECK_BITS = 256
 CHECK_WORDS = CHECK_BITS // 64
 
@@ -132,7 +132,7 @@ def match_items(items, asked, known, out):
     """Match each item's queries with its run of rows; append (query, row) pairs.
 
     Algorithm 4: queries that have all bits that the rows of a block share go to shared memory. The paper takes the
-    common prefix of the first and the last row, of which these bits are a superset. Algorithm 3: a thread for each row,
+    common prefix of the first and the last row; these bits are a superset of it. Algorithm 3: a thread for each row,
     or two here, checks these queries.
     """
     passed = cuda.shared.array(2, np.int32)
@@ -358,7 +358,7 @@ _BLOCK = 128
 # Blocks of rows of a run, except for the last
 _RUN_BLOCKS = 128
 
-# Pairs of batches that there is room for at first
+# Pairs of batches for which there is room at first
 _FIRST_ROOM = 1 << 17
 
 

@@ -40,7 +40,7 @@ _config().CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 
 def _one_thread_loads() -> None:
-    """Have kernels loaded to a device under a lock: numba-cuda has none, and fails where two threads load the same one.
+    """Load kernels to a device under a lock: numba-cuda has none, and fails where two threads load the same one.
 
     https://github.com/NVIDIA/numba-cuda/issues/180
     """
@@ -123,7 +123,7 @@ def _sent(value: Any) -> Any:
 
 
 def _type_once() -> None:
-    """Have what compiles a kernel find the types of typed tuples where its launches find them."""
+    """Let the compiler of a kernel find the types of typed tuples where its launches find them."""
     try:
         typeof: Any = import_module("numba.cuda.typing.typeof")
     except ImportError:  # the simulator types nothing
@@ -192,7 +192,7 @@ class Workspace:
         return values
 
     def clear(self) -> None:
-        """Give all arrays back, when what is on the stream is done."""
+        """Give all arrays back, when the stream's work is done."""
         self.stream.synchronize()
         self._device.clear()
         self._pinned.clear()
@@ -244,7 +244,7 @@ class PinnedPool:
         self._most = min(_MOST, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE)
 
     def lend(self, count: int) -> U64Array | None:
-        """Memory for `count` keys, not initialized; `None` if they are few, or where there is no more."""
+        """Memory for `count` keys, not initialized; `None` if they are few, or if there is no more."""
         if count * 8 < _FEWEST_BYTES:
             return None
         size = _BLOCK_BYTES * max(1, -(-count * 8 // _BLOCK_BYTES))

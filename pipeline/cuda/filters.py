@@ -1,6 +1,6 @@
 """Sets with constraints on the device: messages become codes and tokens (stage 1), and are matched (stage 2).
 
-Numbers come as they are, of which the CPU only leaves out nulls: to look constants up takes it far longer than to copy.
+Numbers come as they are, and the CPU only leaves out nulls: to look constants up takes it far longer than to copy.
 Texts, and attributes that are tags, come as codes (`tagmatch.pipeline.filters.messages`). Of sets in blocks, half a
 warp matches each block and message; of sets in a trie, a thread each token of each message.
 """
@@ -45,7 +45,7 @@ _CODES = -1
 
 
 class _Given(NamedTuple):
-    """Values by column, of which the last one has those that are codes."""
+    """Values by column; the last one has those that are codes."""
 
     ends: Any
     attributes: Any
@@ -103,7 +103,7 @@ def _by_message(values, owners, attributes, codes, ends, counts, sorted_attribut
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenValues:
-    """The values of some messages, of which the device is to make codes."""
+    """The values of some messages, for the device to make codes of."""
 
     messages: int  # how many there are, from message `first` of all on
     first: int
@@ -152,7 +152,7 @@ class TokenArrays(NamedTuple):
 
 @kernel
 def _tokenize(messages, asked, cells, out):
-    """One thread a message: its tokens go to its places, of which there may be more."""
+    """One thread a message: its tokens go to its places, which may be more."""
     i = cuda.grid(1)
     if i < messages:
         queries, values = asked.queries, asked.values
@@ -180,7 +180,7 @@ class DeviceMessages(DeviceQueries):
     """Queries with attributes on the device."""
 
     asked: MessageArrays
-    tokens: TokenArrays | None = None  # for a trie, if there is one
+    tokens: TokenArrays | None = None  # for a trie
     token_places: int = 0  # of all messages
 
 
@@ -202,7 +202,7 @@ class CudaMessageIndex(CudaTagIndex):
             self.nbytes += bytes_of(self._cells, self._most_there)
 
     def prepare(self, tags: TagLists, first: int, last: int) -> Callable[[Workspace], DeviceQueries]:
-        """Do the CPU's part of stage 1 for messages `first` to `last`; what is left needs a workspace."""
+        """Do the CPU's part of stage 1 for messages `first` to `last`; the rest needs a workspace."""
         return partial(self._on_device, tags, first, last, self._given(tags, first, last))
 
     def _on_device(

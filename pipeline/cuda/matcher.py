@@ -52,7 +52,7 @@ def _pinned(count: int, *, at_most: bool = False) -> U64Array:  # noqa: ARG001 -
 
 @dataclass(slots=True, eq=False)
 class DevicePacket:
-    """Queries on the device, and the sets found for them: what goes from one stage to the next.
+    """Queries on the device, and the sets found for them: the payload of the stages.
 
     Gives its workspace back at the latest when nothing refers to it any more.
     """
@@ -64,7 +64,7 @@ class DevicePacket:
     workspace: Workspace | None  # none once it was given back
     queries: DeviceQueries | None = None  # none if there was no memory for them
     pairs: Pairs | None = None
-    lists: Lists | None = None  # the results, where they had to be fetched in parts
+    lists: Lists | None = None  # the results, if they had to be fetched in parts
     found: int = 0  # see `Matched`
     rejected: int = 0
 
@@ -104,7 +104,7 @@ class DevicePacket:
         return found
 
     def release(self) -> None:
-        """Give the workspace back, so that nobody waits for what still refers to the packet, such as a debugger."""
+        """Give the workspace back, so that no thread waits for a holder of the packet, such as a debugger."""
         workspace, self.workspace = self.workspace, None
         if workspace is not None:
             self.matcher.free.put(workspace)

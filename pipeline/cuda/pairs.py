@@ -83,12 +83,12 @@ def staging(verified: Callable[..., Any]) -> tuple[Any, Any]:
     """Device functions by which the threads of a block find candidates, and verify them together.
 
     Threads find very different numbers of candidates; one after the other would have all wait for the unluckiest.
-    `verified(candidate, row, asked, known)` says whether a candidate is a match, of which query and of which set.
+    `verified(candidate, row, asked, known)` says whether a candidate is a match, and its query and set.
     """
 
     @inlined
     def stage(candidate, row, waiting, asked, known, out):
-        """Have a candidate wait; without room for it, this thread verifies it."""
+        """Queue a candidate; without room for it, this thread verifies it."""
         staged, candidates, rows, _ = waiting
         at = cuda.atomic.add(staged, 0, 1)
         if at < len(candidates):
@@ -103,7 +103,7 @@ def staging(verified: Callable[..., Any]) -> tuple[Any, Any]:
 
     @inlined
     def flush(waiting, asked, known, out):
-        """Verify what waits, a candidate a thread, and append what is left, with one global atomic; all threads."""
+        """Verify the candidates that wait, one a thread, and append matches, with one global atomic; all threads."""
         staged, candidates, rows, place = waiting
         cuda.syncthreads()
         count = min(staged[0], len(candidates))
@@ -251,7 +251,7 @@ class Room:
         self._first = self.pairs = pairs
 
     def ask(self, pairs: int) -> None:
-        """Have room for `count`, and some more."""
+        """Make room for `count`, and some more."""
         self.pairs = max(self.pairs, pairs + pairs // 8)
 
     def forget(self) -> None:
@@ -277,7 +277,7 @@ class Pairs:
     once: bool = False  # See `Matched`
 
     def find(self, launch: Callable[..., None]) -> tuple[int, int]:
-        """Have kernels append what they find; once more, with more room, if there was too little."""
+        """Launch kernels that append their pairs; once more, with more room, if there was too little."""
         workspace, count = self.workspace, self.queries
         while True:
             queries = workspace.device("pair queries", np.uint32, self.room.pairs)
@@ -346,7 +346,7 @@ class Pairs:
         return ordered, ends
 
     def _place(self, space: Space) -> tuple[U64Array | None, Any]:
-        """Memory of the host for the keys, if there is some, and of the device, as wide."""
+        """Memory of the host for the keys, or `None`, and of the device, as wide."""
         assert self.keys is not None
         values = space(self._results)
         name, dtype = ("narrow keys", self.keys.values.dtype) if values is None else ("wide keys", np.uint64)
@@ -427,7 +427,7 @@ class CudaTagIndex:
         self.nbytes = bytes_of(self._tags)
 
     def prepare(self, tags: TagLists, first: int, last: int) -> Callable[[Workspace], DeviceQueries]:
-        """Do the CPU's part of stage 1 for queries `first` to `last`; what is left needs a workspace."""
+        """Do the CPU's part of stage 1 for queries `first` to `last`; the rest needs a workspace."""
         return partial(self.ranks, tags, first, last)
 
     def ranks(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> DeviceQueries:

@@ -152,7 +152,7 @@ def _subclusters(rows: int, clusters: Clusters) -> tuple[Any, np.uint64]:
     return slots, shift
 
 
-# Ranks by which clusters are searched; what is left then is scanned
+# Ranks by which clusters are searched; the rest is scanned
 _DEEPEST = 12
 _PATH = _DEEPEST + 1
 
@@ -170,7 +170,7 @@ def _query_bits(count, queries, bits):
 
 @inlined
 def _contained(place, row, queries, clusters):
-    """Whether what comes after the rarest tag of a row is in a query from a place on, not its first; both."""
+    """Whether the tags after the rarest of a row are in a query from a place on, not its first; both."""
     query, offsets = queries.owners[place - 1], clusters.offsets
     last = queries.offsets[query] + queries.counts[query]
     good = contains_ranks(queries.ranks, place, last, clusters.ranks, offsets[row] + 1, offsets[row + 1])

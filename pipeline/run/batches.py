@@ -5,7 +5,7 @@ brought a packet so small that it stays with its thread. One whose oldest query 
 before all else. What queries found so far is in a results table (§3.4).
 
 All lists, those of queued queries, of a query's ranks and of its results, are linked lists of cells of one pool: what
-comes in and goes out costs the same however long they are, and memory follows what is waiting.
+comes in and goes out costs the same however long they are, and memory follows the queue.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _copy_queries(cells, table, slots, offsets, ranks, signatures):
 
 @kernel
 def _account(cells, table, slots, queued, found_queries, found_sets, completed):
-    """Append results, and count down what is outstanding; the queries with nothing left go to `completed`."""
+    """Append results, and count down the outstanding ones; the queries with nothing left go to `completed`."""
     _, _, _, result_heads, result_counts, outstanding, _ = table
     for i in range(len(found_queries)):
         slot = slots[found_queries[i]]
@@ -397,7 +397,7 @@ class Batcher:
         return self._take(np.inf)
 
     def take_due(self) -> Taken | None:
-        """Return batches that have waited enough, for any thread; `None` if there are none."""
+        """Return batches that have waited enough, for any thread; `None` without any."""
         return self._take(time.monotonic() - self._flush_timeout) if self._queues else None
 
     def _take(self, until: float) -> Taken | None:

@@ -1,4 +1,4 @@
-"""Who asks queries one by one: how many may be on their way, and how they get their answers."""
+"""Callers of single queries: how many may be on their way, and how they get their answers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Answered:
 
 
 class Caller:
-    """Who waits for a query's answer by a future, and whether that is to be a set of keys."""
+    """The caller who waits for a query's answer by a future, and whether that is a set of keys."""
 
     __slots__ = ("future", "unique")
 
@@ -78,7 +78,7 @@ class Caller:
         return done
 
     def cancel(self) -> None:
-        """Cancel the query, which nobody has begun."""
+        """Cancel the query, which no thread has begun."""
         self.future.cancel()
         # Without this, callers that wait for several futures would not learn of it
         self.future.set_running_or_notify_cancel()
@@ -154,7 +154,7 @@ class Gathering:
         self.submit()
 
     def submit(self) -> None:
-        """Submit what has gathered. Any thread may call this."""
+        """Submit the queries that have gathered. Any thread may call this."""
         gathered = []
         with contextlib.suppress(IndexError):  # another thread may submit some of it meanwhile
             while self._asked:
@@ -163,14 +163,14 @@ class Gathering:
             self._submit(gathered)
 
     def give(self, future: asyncio.Future[Any], how: str, outcome: tuple[Any, ...]) -> None:
-        """Have the loop give an outcome to one of its futures. Any thread may call this."""
+        """Let the loop give an outcome to one of its futures. Any thread may call this."""
         self._given.append((future, how, outcome))
         if self._comes_to_give:
             return
         self._comes_to_give = True
         try:
             future.get_loop().call_soon_threadsafe(self._give)
-        except RuntimeError:  # the loop is closed: nobody awaits any more
+        except RuntimeError:  # the loop is closed: no task awaits any more
             self._comes_to_give = False
             self._given.clear()
 
@@ -266,13 +266,13 @@ class Limits:
             self._changed.notify_all()
 
     def wait_until_empty(self) -> None:
-        """Wait until all queries are out, or somebody would not have others wait for them."""
+        """Wait until no query is in flight, or until `give_up` is called."""
         with self._lock:
             while self.queries and not self._given_up:
                 self._changed.wait()
 
     def give_up(self) -> None:
-        """Have nobody wait for the queries that are not out."""
+        """Let callers of `wait_until_empty` go on, whatever is in flight."""
         with self._lock:
             self._given_up = True
             self._changed.notify_all()

@@ -40,7 +40,7 @@ class Round(BulkCall):
 
     @property
     def over(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether the caller waits no more."""
         return self.caller.done()
 
     def done(self) -> None:
@@ -52,7 +52,7 @@ class Round(BulkCall):
             self.caller.answer(None)
 
     def end(self, outcome: str, error: BaseException) -> None:
-        """Have the call fail; the first error counts."""
+        """Fail the call; the first error counts."""
         self.caller.fail(_EndedError(outcome, error))
 
 
@@ -94,7 +94,7 @@ class Channels(Workers[Turn]):
         return self._classes[of_channel(channel, self._names)]
 
     def submit(self, of: Class, matcher: Matcher, message: Message, caller: Caller, timeout: float | None) -> None:
-        """Have a query answered, or fail, in time. Waits at most so long for its turn to enter."""
+        """Answer a query, or fail it, in time. Waits at most `timeout` for its turn to enter."""
         since = self._clock()
         if overloaded := self._limits.admit([caller], timeout, always=at_work()):
             raise overloaded[0]
@@ -148,7 +148,7 @@ class Channels(Workers[Turn]):
                 self._gone.wait()
 
     def stop(self) -> None:
-        """Begin nothing more; what nobody has begun is cancelled."""
+        """Begin nothing more; queries that no thread has begun are cancelled."""
         with self._lock:
             self._stopped = True
             left = self._order.clear()
@@ -222,7 +222,7 @@ class Channels(Workers[Turn]):
                 turn = self._order.take(worker, now)
                 if turn is not None:
                     if not self._order.by_thread and len(self._order):
-                        self._come.notify()  # somebody must look after what waits for others
+                        self._come.notify()  # a thread must look after the entries that wait for others
                     return turn
                 left = self._order.ready_in(worker, now)
                 self._come.wait(None if left == inf else min(max(left, 0.0), threading.TIMEOUT_MAX))
@@ -315,7 +315,7 @@ class Channels(Workers[Turn]):
         return DeadlineMissed(f"{about} as it would have been {max(late, 0.0):.6f} late")
 
     def _end(self, entry: Entry, outcome: str, error: BaseException) -> None:
-        """Let a message out that nobody has begun, with an error."""
+        """Let a message out that no thread has begun, with an error."""
         if isinstance(entry.call, Round):
             entry.call.end(outcome, error)
             return

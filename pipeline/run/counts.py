@@ -108,7 +108,7 @@ class CostModel:
         self._sums = [0.0] * 5
 
     def learn(self, count: int, seconds: float) -> None:
-        """Take into account that a task of so many messages took so long."""
+        """Take into account that a task of `count` messages took `seconds`."""
         self.largest = max(self.largest, count)
         expected = self.once + self.each * count
         if expected > 0:
@@ -137,11 +137,11 @@ class CostModel:
         self._fit(1)
 
     def seconds(self, count: int) -> float:
-        """What a task of so many messages takes, rather too much than too little; 0 where nothing is known."""
+        """What a task of `count` messages takes, rather too much than too little; 0 if nothing is known."""
         return (self.once + self.each * count) * (1 + self.spread)
 
     def expected(self, tasks: int, count: int) -> float:
-        """What so many tasks with so many messages in all take, as likely less as more."""
+        """What `tasks` tasks with `count` messages in all take, as likely less as more."""
         return self.once * tasks + self.each * count
 
     def backlog(self, tasks: int, count: int) -> float:
@@ -184,7 +184,7 @@ class CostModel:
         self._sums = [each * ratio * ratio for each in self._sums]
 
 
-#: What can become of a message
+#: Outcomes of a message
 OUTCOMES = ("answered", "refused", "deserted", "dropped", "cancelled", "failed")
 
 
@@ -206,7 +206,7 @@ class ChannelCounts:
             self._counts[outcome] += count
 
     def answer(self, late_by: float, count: int = 1) -> None:
-        """Count answers, given so many seconds after the deadline; before it, less than 0."""
+        """Count answers, given `late_by` seconds after the deadline; before it, less than 0."""
         self.end("answered", count)
         if late_by > 0:
             self.end("late", count)

@@ -31,7 +31,7 @@ _LEARN_ALL, _LEARN_ONE_IN, _BRIEF_S = 64, 8, 0.0005
 
 @dataclass(slots=True, eq=False)
 class Class:
-    """A channel, with what is known of its messages."""
+    """A channel, with the costs and counts of its messages."""
 
     channel: Channel
     cost: CostModel = field(default_factory=CostModel)  # What its tasks take
@@ -44,7 +44,7 @@ class Class:
         self.due, self.expires = self.channel.due, self.channel.expires
 
     def learn(self, count: int, seconds: float) -> float | None:
-        """Learn from a task of so many messages, one thread at a time; returns by how much it was off, if it did.
+        """Learn from a task of `count` messages, one thread at a time; returns by how much it was off, if it did.
 
         Of brief tasks, to learn from each would take as long as the tasks themselves.
         """
@@ -61,7 +61,7 @@ class Awaiting(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Whether the caller waits for the answer no more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +72,7 @@ class Entry:
     since: float  # When it was handed in, and when its answer is late
     due: float
     count: int  # Its messages
-    work: Any  # What is to be done
+    work: Any  # The work itself
     # Of a message that may share a task with others of the same matcher; `None`: it is its own task
     matcher: Matcher | None = None
     call: Awaiting | None = None  # The call whose packet it is
@@ -86,7 +86,7 @@ class Entry:
 
     @property
     def expires(self) -> float:
-        """When nobody wants the answer any more, late or not."""
+        """When the answer is wanted no more, late or not."""
         return self.since + self.of.expires
 
     @property
@@ -151,7 +151,7 @@ class Order(ABC):
 
     @abstractmethod
     def put(self, entries: Sequence[Entry], now: float) -> str | None:
-        """Have a message, or the packets of a call, wait; returns what happens to it instead, if it may not."""
+        """Queue a message, or the packets of a call; returns its outcome instead, if it may not wait."""
 
     @abstractmethod
     def take(self, worker: int, now: float) -> Turn | None:
@@ -231,7 +231,7 @@ class Dfgs(Order):
         return packet_of(of, self._classes, min(limit, self._limit))
 
     def _place(self, worker: int, entry: Entry, block: float, now: float) -> int | None:
-        """Algorithm 3: where in a thread's queue a block goes; `None` where it would be late."""
+        """Algorithm 3: the place of a block in a thread's queue; `None` if it would be late."""
         end = max(now, self._busy[worker])
         place, before = 0, end
         for i, (other, seconds) in enumerate(self._queues[worker], start=1):
@@ -259,7 +259,7 @@ class _Line:
         self.messages = 0
 
     def put(self, entries: Sequence[Entry]) -> None:
-        """Have entries of one call wait, which have the same deadline."""
+        """Queue entries of one call, which have the same deadline."""
         if self.entries and entries[0].due < self.entries[-1].due:  # it had to wait until it was let in
             at = bisect_right(self.entries, entries[0].due, key=_due)
             for entry in reversed(entries):
@@ -439,7 +439,7 @@ class Edf(Fifo):
         return sum(estimate(of.cost, -(-count // self._bound(of)), count) for of, count in counts if count)
 
     def _all(self) -> float:
-        """At most so many seconds it takes to match all that waits: each message alone."""
+        """Seconds that it takes at most to match all entries: each message alone."""
         return sum(line.messages * line.of.cost.seconds(1) for line in self._lines if line.messages)
 
     def _urgency(self, entry: Entry) -> tuple[float, int, int]:

@@ -137,7 +137,7 @@ class BulkCall:
         return self._values[start : start + count] if start + count <= len(self._values) else None
 
     def _allocate(self, packet: int, count: int) -> None:
-        """Have memory for all keys if other packets have as many as this one, for its queries, and some more."""
+        """Take memory for all keys if other packets have as many as this one, for its queries, and some more."""
         self._allocated = True
         queries, of_packet = self._rows[-1], self._rows[packet + 1] - self._rows[packet]
         expected = count if queries == of_packet else (count * queries // of_packet) * (_SPARE + 1) // _SPARE
@@ -178,7 +178,7 @@ Keys: TypeAlias = list[Any] | set[Any]
 
 
 def as_asked(matcher: Matcher, found: UIntArray, unique: bool) -> Keys:
-    """Keys of one query as a list, or as a set where they are unique."""
+    """Keys of one query as a list, or as a set if they are unique."""
     keys = matcher.keys.listed(found)
     return set(keys) if unique else keys
 
@@ -209,7 +209,7 @@ class Packet:
         return rows_of_messages(self.rows), 0, len(self.rows)
 
     def space(self, count: int, *, at_most: bool = False) -> U64Array | None:  # noqa: ARG002 - as `Space`
-        """Memory for all keys of the packet, if there is some already."""
+        """Memory for all keys of the packet, or `None`."""
         return None
 
     def go_through(self, services: Services, counts: Counts) -> None:
@@ -239,7 +239,7 @@ class Packet:
             self.keys = merge_unique(self.keys, np.array(unique))
 
     def answers(self) -> list[Keys]:
-        """List each query's keys, or give them as a set where they are unique."""
+        """List each query's keys, or give them as a set if they are unique."""
         ends, values = self.keys.offsets.tolist(), self.matcher.keys.listed(self.keys.values)
         parts = [values[first:last] for first, last in pairwise(ends)]
         return [set(keys) if caller.unique else keys for caller, keys in zip(self.callers, parts, strict=True)]
@@ -441,7 +441,7 @@ class Intake:
             return packet
 
     def cancel(self) -> list[Caller]:
-        """Cancel all that nobody has taken; returns the callers that wait for it."""
+        """Cancel all queries that no thread has taken; returns the callers that wait for them."""
         with self._lock:
             waiting = [caller for group in self._groups.values() for _, caller in group]
             self._groups.clear()

@@ -39,7 +39,7 @@ def at_work() -> bool:
 
 @contextmanager
 def working() -> Iterator[None]:
-    """Have the calling thread count as `at_work` meanwhile."""
+    """Count the calling thread as `at_work`, within it."""
     before = at_work()  # a thread that brings a piece may do it as well
     _of_thread.at_work = True
     try:
@@ -49,7 +49,7 @@ def working() -> Iterator[None]:
 
 
 class Workers(Generic[Work]):
-    """Threads that do pieces of work until there will be none."""
+    """Threads that do pieces of work until the end."""
 
     def __init__(self, name: str, threads: int) -> None:
         self.name = name
@@ -125,14 +125,14 @@ class Stage(Workers[Work]):
         self._wait, self.service = Histogram(), Histogram()  # In seconds
 
     def send(self, work: Work) -> None:
-        """Have a piece of work done: at once, in the calling thread, if it is small; else as `put`."""
+        """Do a piece of work: at once, in the calling thread, if it is small; else as `put`."""
         if len(work) < self._hand_over:
             self._work_on(work)
         else:
             self.put(work)
 
     def put(self, work: Work) -> None:
-        """Have a piece of work done by one of the stage's threads; waits while the queue is full."""
+        """Hand a piece of work to one of the stage's threads; waits while the queue is full."""
         try:
             with self._lock:
                 while len(self._waiting) >= self._bound and not self._stopped:
@@ -145,14 +145,14 @@ class Stage(Workers[Work]):
             self._give_up(work, error)
 
     def nudge(self) -> bool:
-        """Have a thread that finds nothing queued ask `otherwise`; returns whether the stage still works."""
+        """Wake a thread that finds nothing queued to ask `otherwise`; returns whether the stage still works."""
         with self._lock:
             self._nudged = True
             self._not_empty.notify()
             return not self._stopped
 
     def stop(self) -> None:
-        """Let threads end after the piece that they are at; what nobody has begun fails."""
+        """Let threads end after the piece that they are at; pieces that no thread has begun fail."""
         with self._lock:
             self._stopped = True
             left = [work for _, work in self._waiting]
@@ -183,7 +183,7 @@ class Stage(Workers[Work]):
                 stage.send(piece)
 
     def _give_up(self, work: Work, error: BaseException) -> None:
-        """Have a piece fail; where even for that there is no memory, after a while."""
+        """Fail a piece; if even for that memory is short, after a while."""
         for _ in range(_TRIES):
             try:
                 return self._fail(work, error)
