@@ -11,8 +11,8 @@ from tagmatch import __version__
 from tagmatch.workloads.commands import app as workload_app
 from tagmatch_bench.figures.figure import FIGURES
 
-OTHERS = "broker ccm content cpu first gpu host latency location paper pcm peers qos qos-real records serve spark"
-OTHERS += " threads updates"
+OTHERS = "broker ccm content cpu first follow gpu host latency location paper pcm peers qos qos-real records serve"
+OTHERS += " spark threads updates"
 
 
 @pytest.mark.slow

@@ -208,7 +208,7 @@ def test_compose():
     ours = services["tagmatch"]
     assert ours["healthcheck"]["start_period"]
     assert f"./container.toml:{CONFIG}:ro" in ours["volumes"]
-    assert ours["ports"] == [f"127.0.0.1:{config.server.port}:{config.server.port}"]
+    assert ours["ports"] == [f"127.0.0.1:{port}:{port}" for port in (config.server.port, config.http_port)]
     assert int(ours["stop_grace_period"].rstrip("s")) > config.server.drain_seconds
     assert config.index.path.startswith("/var/lib/tagmatch/")
     config.check_exposure()
