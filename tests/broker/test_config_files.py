@@ -214,7 +214,7 @@ def test_compose():
     config.check_exposure()
     (scraped,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
     assert scraped["static_configs"] == [{"targets": [f"tagmatch:{config.metrics.port}"]}]
-    assert steps("EXPOSE")[0].split() == [str(config.server.port), str(config.metrics.port)]
+    assert steps("EXPOSE")[0].split() == [str(config.server.port), str(config.http_port), str(config.metrics.port)]
 
 
 @pytest.mark.parametrize("name", ["service.toml", "container.toml"])
