@@ -31,7 +31,7 @@ HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
 
 def test_files_are_served_with_their_types_and_a_policy_and_refer_to_each_other():
     kinds = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".json": "application/json"}
-    with served(USERS) as (_, admin), contextlib.closing(Http(admin_service(admin), None)) as client:
+    with served(USERS) as (service, _), contextlib.closing(Http(service)) as client:
         assert client.ask("GET", "/console")[:2][0] == client.ask("GET", "/")[0] == 307
         for file in FOLDER.iterdir():
             path = "/console/" if file.name == "index.html" else f"/console/{file.name}"
@@ -52,12 +52,6 @@ def test_files_are_served_with_their_types_and_a_policy_and_refer_to_each_other(
         assert client.ask("GET", "/console/../routes.py")[0] in (401, 404)
         assert client.ask("GET", "/console/none.js")[0] in (401, 404)
         assert client.ask("POST", "/console/", {})[0] in (401, 405)
-
-
-def admin_service(client: Any) -> Any:
-    """What `Http` takes of a service: the port of another client's."""
-    port = client.connection.port
-    return type("Served", (), {"http": type("Port", (), {"port": port})})
 
 
 def test_the_console_is_small():

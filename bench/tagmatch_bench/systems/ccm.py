@@ -80,6 +80,25 @@ class DeviceMatcher(ContentMatcher):
                 self._begin_anew()
                 raise
 
+    @abstractmethod
+    def _launched(self, messages: Any, first: int, unique: bool, ends: I64Array) -> tuple[U32Array, int]:
+        """Match messages from the first on by compiled code; returns marks, and how many messages were matched."""
+
+    @abstractmethod
+    def _simulated(self, messages: Any, first: int, unique: bool, ends: I64Array) -> tuple[U32Array, int]:
+        """The same, where Python launches kernels itself, for Numba's simulator."""
+
+    def _find(self, messages: Any, *, unique: bool, ends: I64Array) -> U32Array:
+        found, first = [np.zeros(0, np.uint32)], 0
+        match = self._launched if isinstance(self._workspace.stream, Stream) else self._simulated
+        with self._device_alone():
+            while first < len(messages):
+                some, first = match(messages, first, unique, ends)
+                found.append(some)
+        np.cumsum(ends, out=ends)
+        marked: U32Array = np.concatenate(found)
+        return marked if unique else self._tables.interfaces[marked]
+
     #: Of a message's way, in this order, where each can be timed; what begins each one when the next is asked for
     parts: tuple[str, ...] = ()
     _parts: Callable[..., Iterator[Any]]
@@ -120,21 +139,6 @@ class MarkingMatcher(DeviceMatcher):
     @abstractmethod
     def _mark(self, messages: Messages, *, unique: bool) -> U8Array:
         """Return what the device has marked for each of at most `at_once` messages; an array that is used again."""
-
-    @abstractmethod
-    def _launched(self, messages: Messages, first: int, unique: bool, ends: I64Array) -> tuple[U32Array, int]:
-        """Match messages from the first on by compiled code; returns marks, and how many messages were matched."""
-
-    def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
-        found, first = [np.zeros(0, np.uint32)], 0
-        match = self._launched if isinstance(self._workspace.stream, Stream) else self._simulated
-        with self._device_alone():
-            while first < len(messages):
-                some, first = match(messages, first, unique, ends)
-                found.append(some)
-        np.cumsum(ends, out=ends)
-        marked: U32Array = np.concatenate(found)
-        return marked if unique else self._tables.interfaces[marked]
 
     def _simulated(self, messages: Messages, first: int, unique: bool, ends: I64Array) -> tuple[U32Array, int]:
         some = messages[first : first + self._at_once]

@@ -15,7 +15,7 @@ from tagmatch.model.arrays import F64Array, I64Array, U32Array
 from tagmatch.model.kernels.jit import copy, with_room
 from tagmatch.model.kernels.jit import kernel as host_kernel
 from tagmatch.pipeline.cuda.device import device_array, grid, kernel, typed
-from tagmatch.pipeline.cuda.streams import Stream, check
+from tagmatch.pipeline.cuda.streams import check
 from tagmatch_bench.systems.ccm import DeviceMatcher
 from tagmatch_bench.systems.circles import Circles
 from tagmatch_bench.systems.clcb import AreasAlone, LocatedMatcher, LocatedMessages, Tables, without_constraints
@@ -94,17 +94,6 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
                 device_array(np.uint32, 1 + marks),
             )
         return self._lists[unique]
-
-    def _find(self, messages: LocatedMessages, *, unique: bool, ends: I64Array) -> U32Array:  # type: ignore[override]
-        found, first = [np.zeros(0, np.uint32)], 0
-        match = self._launched if isinstance(self._workspace.stream, Stream) else self._simulated
-        with self._device_alone():
-            while first < len(messages):
-                some, first = match(messages, first, unique, ends)
-                found.append(some)
-        np.cumsum(ends, out=ends)
-        marked: U32Array = np.concatenate(found)
-        return marked if unique else self._tables.interfaces[marked]
 
     def _simulated(self, messages: LocatedMessages, first: int, unique: bool, ends: I64Array) -> tuple[U32Array, int]:
         for _ in self._parts(messages[first : first + 1], unique=unique):
