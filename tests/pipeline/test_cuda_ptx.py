@@ -35,8 +35,9 @@ moved areas.clients Points u32 f64 f64 f64
 cuts areas.cells CellTree i64 f64 u8
 entries cuda.areas _Entries u32 u32 f64
 at cuda.areas PointArrays f64 f64 f64
-scanned systems.gpu_scan _Stored n u64 u64 u64
+scanned systems.gpu_scan Stored n u64 u64 u64
 found systems.gpu_scan _Pairs u8 u32
+back systems.hybrid _Results u32 u8
 out systems.ccm _Out u32 u32 n u8
 stored systems.ccm _Stored u8 operands operands u64 u32 u32
 stored2011 systems.ccm _Stored2011 i64 i64 u32
@@ -90,6 +91,7 @@ cuda.areas fill_chunks n entries at i32 i64 i32 tree
 cuda.areas bound_chunks n n n f64 f64
 cuda.areas bound_records n n n n n f64
 systems.gpu_scan _scan scanned u64 n n n i64 n found
+systems.hybrid _match scanned uint32 uint32 u64 uint32 uint32 back u32
 systems.ccm _evaluate xs i64 i64 u32 u64 numbers stored out
 systems.ccm _clear n u32 n u8
 systems.clcb_cuda _loc n uint32 place circles uint32 u32 marks u32

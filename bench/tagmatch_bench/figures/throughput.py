@@ -26,6 +26,7 @@ from tagmatch_bench.systems.catalogue import (
     RAREST_GPU,
     SYSTEMS,
     TAGMATCH_GPU,
+    TAGMATCH_HYBRID,
     Build,
     some,
     tagmatch,
@@ -36,7 +37,7 @@ _QUERIES_A_SECOND = "queries/s"
 # Keys of a set, and the share of the full database whose memory is enough for them
 _KEYS = (1, 5, 50)
 _SHARE_WITH_KEYS = 0.05
-_ON_GPU = (RAREST_GPU, BALANCED_GPU, TAGMATCH_GPU)
+_ON_GPU = (RAREST_GPU, BALANCED_GPU, TAGMATCH_GPU, TAGMATCH_HYBRID)
 _TREES_AND_OURS = (RAREST, BALANCED, CPU_ONLY, *_ON_GPU, PREFIX_TREE)
 
 
@@ -241,7 +242,7 @@ def fig7(bench: Bench) -> Result:
             f"MAX_P {size:,}",
             {
                 name: tagmatch(name, max_partition_size=size)
-                for name in (BALANCED, CPU_ONLY, BALANCED_GPU, TAGMATCH_GPU)
+                for name in (BALANCED, CPU_ONLY, BALANCED_GPU, TAGMATCH_GPU, TAGMATCH_HYBRID)
             },
             workload,
         )

@@ -42,10 +42,11 @@ CPU_ONLY = "CPU-only TagMatch (balanced, exact=False)"
 #: The same on CUDA devices
 OURS_ON_GPU: Mapping[Layout, str] = {layout: f"{name}, GPU" for layout, name in OURS.items()}
 RAREST_GPU, BALANCED_GPU = OURS_ON_GPU["rarest"], OURS_ON_GPU["balanced"]
-TAGMATCH_GPU = "TagMatch (balanced, exact=False), GPU"
+#: The paper's designs: the one of its §3, and the one of its §4.5
+TAGMATCH_HYBRID, TAGMATCH_GPU = "TagMatch, hybrid (§3)", "TagMatch, GPU only (§4.5)"
 #: A remark on our own systems, in case a reader thinks of a GPU
 ON_CPU = '`tagmatch` and *CPU-only TagMatch* match on the CPU (`device="cpu"`).'
-ON_BOTH = f'{ON_CPU[:-1]}, those named *GPU* on CUDA devices (`device="cuda"`).'
+ON_BOTH = f"{ON_CPU[:-1]}, those named *GPU* and *hybrid* on CUDA devices."
 
 PREFIX_TREE = "prefix tree"
 ICN = "ICN tree"
@@ -61,6 +62,7 @@ SYSTEMS: Mapping[str, System] = {
     CPU_ONLY: System("tagmatch:Tagmatch", {"layout": "balanced", "exact": False, "device": "cpu"}),
     **{name: System("tagmatch:TagmatchOnGpu", {"layout": layout}, needs="gpu") for layout, name in OURS_ON_GPU.items()},
     TAGMATCH_GPU: System("tagmatch:TagmatchOnGpu", {"layout": "balanced", "exact": False}, needs="gpu"),
+    TAGMATCH_HYBRID: System("hybrid:Hybrid", needs="gpu"),
     PREFIX_TREE: System("trees:PrefixTree"),
     ICN: System("trees:IcnTree"),
     "GPU scan, one by one": System("gpu_scan:GpuScan", needs="gpu"),

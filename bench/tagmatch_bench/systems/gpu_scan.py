@@ -39,7 +39,7 @@ _BLOCK_THREADS = 256
 _FIRST_ROOM = 1 << 20
 
 #: Signatures on the device, by words
-_Stored = namedtuple("_Stored", "rows first second third")
+Stored = namedtuple("Stored", "rows first second third")
 
 #: What a packet finds on the device: the number of a query in its batch, and a row
 _Pairs = namedtuple("_Pairs", "queries rows")
@@ -100,7 +100,7 @@ class GpuBatchScan(SignatureMatcher):
         self.room = room
         self._free: SimpleQueue[Workspace] = SimpleQueue()
         with on_device(_DEVICE):
-            self.stored = sent(_Stored(self.rows, *(np.ascontiguousarray(word) for word in table.signatures.T)))
+            self.stored = sent(Stored(self.rows, *(np.ascontiguousarray(word) for word in table.signatures.T)))
             for _ in range(streams):
                 self._free.put(Workspace())
 

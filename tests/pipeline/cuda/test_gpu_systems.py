@@ -2,6 +2,8 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
+from itertools import combinations
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +20,8 @@ from tagmatch.workloads.content import Content, ContentOptions
 from tagmatch.workloads.location import SCENARIOS, LocationWorkload
 from tagmatch_bench.systems.catalogue import CIRCLES_GPU, CONTENT_GPU, LOCATED_GPU, OWN_CIRCLES_GPU, System
 from tagmatch_bench.systems.gpu_scan import BATCH_SIZE, PACKET_BATCHES, GpuBatchScan, GpuScan
-from tagmatch_bench.systems.signatures import SignatureScan
+from tagmatch_bench.systems.hybrid import Hybrid
+from tagmatch_bench.systems.signatures import SignatureMatcher, SignatureScan
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
@@ -122,7 +125,7 @@ TAGS = st.text("abcdé", max_size=2)
 SETS = st.lists(st.tuples(st.lists(TAGS, max_size=4), st.integers(0, 2**64 - 1)), max_size=6)
 
 
-def assert_as_numpy(matcher: GpuScan | GpuBatchScan, sets: pa.Table, queries: pa.ListArray) -> None:
+def assert_as_numpy(matcher: SignatureMatcher, sets: pa.Table, queries: pa.ListArray) -> None:
     scan = SignatureScan(sets)
     for unique in (False, True):
         found = matcher.match_many(matcher.prepare(queries), unique=unique).to_pylist()
@@ -130,13 +133,20 @@ def assert_as_numpy(matcher: GpuScan | GpuBatchScan, sets: pa.Table, queries: pa
         assert list(map(Counter, found)) == list(map(Counter, expected))
 
 
-@pytest.mark.parametrize("scan", [GpuScan, GpuBatchScan])
+@pytest.mark.parametrize(
+    "build",
+    [
+        partial(GpuScan, block_threads=2),
+        partial(GpuBatchScan, block_threads=2),
+        partial(Hybrid, max_partition_size=2, streams=2),
+    ],
+)
 @EXAMPLES
 @given(rows=SETS, asked=st.lists(st.lists(TAGS, max_size=8), max_size=4), room=st.integers(1, 8))
-def test_small_scans(scan: Any, rows: list[tuple[list[str], int]], asked: list[list[str]], room: int) -> None:
+def test_small_scans(build: Any, rows: list[tuple[list[str], int]], asked: list[list[str]], room: int) -> None:
     """They find what NumPy finds, and more than the right keys."""
     sets, queries, oracle = table_of(rows), tag_rows(asked), Oracle()
-    matcher = scan(sets, block_threads=2, room=room)
+    matcher = build(sets, room=room)
     assert_as_numpy(matcher, sets, queries)
     oracle.add_sets(sets["tags"].to_pylist(), sets["key"].to_pylist())
     oracle.consolidate()
@@ -150,3 +160,15 @@ def test_more_than_a_batch(queries: int) -> None:
     sets = table_of([([tag], key) for key, tag in enumerate("acd")])
     asked = tag_rows([["a"] if i % 3 else ["b"] for i in range(queries)])
     assert_as_numpy(GpuBatchScan(sets, block_threads=1, threads=3), sets, asked)
+    assert_as_numpy(Hybrid(sets, max_partition_size=1, streams=1), sets, asked)
+
+
+def test_rows_of_several_blocks_in_several_cycles() -> None:
+    """Partitions of more rows than a block of threads has, and results of even and odd cycles; some lack room first."""
+    tags = [f"t{number}" for number in range(26)]
+    sets = table_of([([one, other], key) for key, (one, other) in enumerate(combinations(tags, 2))])
+    asked = tag_rows([tags[i % 20 : i % 20 + 6] for i in range(BATCH_SIZE + 40)])
+    for room in (64, 1 << 16):
+        matcher = Hybrid(sets, max_partition_size=400, streams=1, room=room)
+        for _ in range(2):
+            assert_as_numpy(matcher, sets, asked)
