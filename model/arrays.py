@@ -67,7 +67,7 @@ class SharedWork(Generic[T, R]):
         return self._results
 
     def stop(self) -> None:
-        """Have no piece begun any more, and wait for those that are; not even another Ctrl-C ends that."""
+        """Begin no more pieces, and wait for those that have begun, even through another Ctrl-C."""
         self._stopped = True
         while len(self._ended) < len(self._taken):
             with contextlib.suppress(KeyboardInterrupt):
@@ -88,7 +88,7 @@ class Memo:
     def together(self, owner: object, begin: Callable[[], tuple[R, Sequence[T]]], fill: Callable[[R, T], object]) -> R:
         """What `begin` returned for this owner, when all its pieces are done, by all threads that ask at once.
 
-        Who asks while there are pieces left does some, who asks later waits. After an error, the next to ask begins
+        A thread that asks while pieces are left does some; a later one waits. After an error, the next call begins
         anew.
         """
         made: tuple[R, SharedWork[T, object]] | None = self._made.get(owner)
@@ -130,7 +130,7 @@ def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def pooled(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """An array, not initialized, in memory that Arrow keeps for a while for other such arrays when nobody has it.
+    """An array, not initialized, in memory that Arrow reuses for other such arrays after this one is freed.
 
     Memory that is new to the process takes longer to get than answers take to write.
     """
@@ -224,7 +224,7 @@ class TagLists:
 
     offsets: IntArray  # int32 or int64 array, length n + 1; need not start at 0
     tags: Strings  # The tags; with indices a dictionary of them, whose strings may be equal or in no row
-    # uint32 array: of each tag. Who reads them must expect that there is no such string in the dictionary; then no set
+    # uint32 array: of each tag. An index may be beyond the end of the dictionary; then no set
     # has the tag.
     indices: U32Array | None = None
     # What has been made of the dictionary, as its ranks; several `TagLists` with the same dictionary share it

@@ -107,7 +107,7 @@ def in_order(strings: pa.Array) -> tuple[U32Array, U32Array]:
 
 # -- tables of other libraries -----------------------------------------------------------------------------------------
 
-# Indices travel as uint32, of which the greatest stands for none
+# Indices travel as uint32; the greatest means that there is no string
 _MOST_STRINGS = 2**32 - 1
 _BOOL8 = "arrow.bool8"
 
@@ -322,7 +322,7 @@ def _is_sound(dictionary: pa.Array, stored: bool) -> bool:
 
 
 def _unsigned(indices: pa.Array) -> U32Array:
-    """Indices as uint32; those below 0, of which a dictionary has none, are then beyond its end."""
+    """Indices as uint32; negative ones, which no dictionary has, are then beyond its end."""
     raw = indices.to_numpy()
     return np.require(raw.view(np.uint32) if raw.itemsize == 4 else raw.astype(np.uint32), requirements="A")
 
@@ -362,7 +362,7 @@ def _as_plain(values: pa.Array) -> pa.Array:
 
 
 def without_null_lists(lists: pa.Array, rows: BoolArray) -> pa.Array:
-    """As large lists, of which none is null among the chosen rows: it is empty there; what are no lists stays."""
+    """As large lists without nulls among the chosen rows, where lists become empty; other values stay."""
     if pa.types.is_null(lists.type):
         lists = lists.cast(pa.list_(pa.string()))
     try:

@@ -1,4 +1,4 @@
-"""What keys are put with, beside the sets that are stored for them: as they were given, and columns of data.
+"""What a key was put with: the texts that the caller gave, and columns of data; its sets are stored elsewhere.
 
 Each single one is a text of JSON in logs; many are a table of Arrow, with the columns that `RecordTable` has.
 """
@@ -81,7 +81,7 @@ def checked_rows(rows: AskedRows) -> AskedRows:
     table.validate(full=True)
     reject_other_columns(table.schema, AS_GIVEN)
     if len(records) and not -1 <= int(records.min()) <= int(records.max()) < len(table):
-        raise ValueError("a record is not one of those that there are")
+        raise ValueError("a row points to a record that does not exist")
     return rows
 
 
@@ -100,7 +100,7 @@ def data_of(table: pa.Table) -> dict[str, pa.DataType]:
 
 
 def joined(parts: Sequence[AskedRows], counts: Sequence[int]) -> AskedRows:
-    """Of changes one after the other, so many of each part."""
+    """The rows of several changes, one after the other, with a number of rows for each part."""
     if all(part.table is None for part in parts):
         return NOTHING_ASKED
     records, tables, rows = [], [], 0

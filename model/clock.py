@@ -23,7 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 #: The last time that Python can still show
 LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-# Of which each has so many microseconds, except for nanoseconds
+# Microseconds in each unit; nanoseconds are divided instead
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 _ONE_KIND = "a datetime with a time zone, or a timedelta from now"
@@ -47,7 +47,7 @@ def steady_us() -> int:
 
 
 def is_missing(value: object) -> bool:
-    """Whether a value is none, as Python, NumPy and pandas have it: `None`, NaN, `NaT` or `NA`."""
+    """Whether a value is missing, as Python, NumPy and pandas write it: `None`, NaN, `NaT` or `NA`."""
     if value is None:
         return True
     if isinstance(value, float | np.datetime64 | np.timedelta64 | datetime):
@@ -124,7 +124,7 @@ def times_in(chunk: pa.Array, name: str, first_row: int) -> I64Array:
 
 
 def in_microseconds(column: pa.Array) -> I64Array:
-    """Timestamps or durations, 0 for nulls; of what has no place in 64 bits, the farthest that has."""
+    """Timestamps or durations in microseconds, 0 for nulls; the nearest possible value if 64 bits are too few."""
     numbers: I64Array = column.cast(pa.int64()).fill_null(0).to_numpy()
     if column.type.unit == "ns":
         return numbers // 1_000

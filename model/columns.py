@@ -57,7 +57,7 @@ def tag_list(tags: object, name: str = "tags") -> list[str]:
 
 
 def stored_tag_list(tags: object, name: str = "tags") -> list[str]:
-    """The tags of one set that is to be stored; errors as `tag_list`, and for a tag that is reserved."""
+    """The tags of one set before it is stored; errors as `tag_list`, and for a reserved tag."""
     found = tag_list(tags, name)
     for tag in found:
         if is_reserved(tag):
@@ -87,7 +87,7 @@ def repeated(names: Iterable[str]) -> tuple[str, int] | None:
 def joined_tags(tags: object) -> tuple[bytes, int] | None:
     r"""The tags of one query, with a zero byte between each and the next, and how many they are.
 
-    `None` where they cannot be told apart then, or where `tag_list` must say what is wrong.
+    `None` if they could not be told apart then, or if only `tag_list` can name the mistake.
 
     Examples
     --------

@@ -65,7 +65,7 @@ def text_of_type(kind: pa.DataType) -> str | None:
 
 
 def family_of(kind: pa.DataType) -> str:
-    """What values of a type are, of which each can be one of another type that has a place for it."""
+    """The family of a type: a value of one type may become another type of the family if it fits there."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "texts"
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -112,14 +112,14 @@ def with_columns(schema: Schema, more: Schema, where: str) -> dict[str, pa.DataT
 
 
 def unknown_column(name: object, schema: Schema) -> InvalidValueError:
-    """The error about a column of data that there is not."""
+    """The error for an unknown column of data."""
     if not schema:
         return InvalidValueError(f"data: there is no column {shown(name)}: give the columns as data= of TagMatch")
     return InvalidValueError(f"data: there is no column {shown(name)}{near_match(str(name), [*schema])}")
 
 
 def some_columns(names: Iterable[object], schema: Schema) -> dict[str, pa.DataType]:
-    """The types of some columns; InvalidValueError for one that there is not."""
+    """The types of some columns; InvalidValueError for an unknown column."""
     found = {}
     for name in names:
         if not isinstance(name, str) or name not in schema:

@@ -1,4 +1,4 @@
-"""Every error that tagmatch raises on purpose; each message says what is wrong, where, and what to do."""
+"""Every error that tagmatch raises on purpose; each message names the problem, its place, and the remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NullError(InvalidTypeError, InvalidValueError):
 
 
 class FilterError(TagMatchError, ValueError):
-    """A `where` expression has a mistake; the message names the column and what was expected there."""
+    """A `where` expression has a mistake; the message names its column and the expected words."""
 
 
 class ClosedError(TagMatchError):
@@ -67,7 +67,7 @@ class InputFileError(TagMatchError):
 
 
 class NotStoredError(TagMatchError, LookupError):
-    """Something is to be removed, with `missing="error"`, that is neither stored nor staged."""
+    """A set or key that should be removed, with `missing="error"`, is neither stored nor staged."""
 
 
 class IndexNotFoundError(TagMatchError):
@@ -75,7 +75,7 @@ class IndexNotFoundError(TagMatchError):
 
 
 class IndexExistsError(TagMatchError):
-    """Something that must not be overwritten already stands at the path."""
+    """Something already exists at the path and must not be overwritten."""
 
 
 class IndexChangedError(TagMatchError):

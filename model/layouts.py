@@ -357,7 +357,7 @@ def empty_segment(options: LayoutOptions, key_type: KeyType = "integer") -> Segm
 
 
 def check_bounds(segment: Segment, rows: int, tags: int, *, tables: bool = True) -> None:
-    """See that no number of a segment with so many rows and tags points out of its tables; or only of its deletions."""
+    """Check that no number of a segment points out of its tables (`rows`, `tags`); or only those of its deletions."""
     if segment.deletions is not None:
         _check_deletions(segment, rows)
     if not tables:
@@ -424,7 +424,7 @@ def _check_length(table: str, what: str, array: npt.NDArray[np.generic], length:
 
 
 def _check_offsets(table: str, of: Strings | Lists, length: int) -> None:
-    """See that the offsets of a table's column are those of so many rows, ascend, and span its values."""
+    """Check that the offsets of a table's column have this length, ascend, and span its values."""
     offsets, values = of.offsets, of.data if isinstance(of, Strings) else of.values
     _check_length(table, "rows", offsets[1:], length)
     if offsets[0] != 0 or offsets[-1] != len(values):
@@ -485,7 +485,7 @@ def _check_vocabulary(segment: Segment, threads: int) -> None:
     require(hashes == vocabulary.hashes, name, "hash is not XXH64 of the tag")
     order, repeated = grouped_by_hash(tags, hashes)
     if repeated.any():
-        fail(name, int(order[np.argmax(repeated)]), "the tag stands in another row, too")
+        fail(name, int(order[np.argmax(repeated)]), "another row has the same tag")
     # Equal hashes: the order of the bytes, which is settled
     place_by_hash = np.empty(len(order), np.uint32)
     place_by_hash[order] = np.arange(len(order), dtype=np.uint32)

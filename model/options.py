@@ -1,4 +1,4 @@
-"""Options, checked once where they enter and passed on as frozen dataclasses.
+"""Options, checked once on entry and passed on as frozen dataclasses.
 
 Channels: messages with the same quality of service, as publishers name it, and the orders that keep it.
 """
@@ -61,15 +61,15 @@ class Channel:
         From the moment that a message is handed in until its answer is late; at most a day. `None`: it is never late,
         and goes behind all that can be.
     priority : int
-        Which message goes first where deadlines are equal: that of the higher priority. With `edf`, what was let in is
-        also protected from what comes later with an earlier deadline and a lower priority: that is refused where both
+        Which message goes first at equal deadlines: that of the higher priority. With `edf`, an admitted message is
+        also protected from a later one with an earlier deadline and a lower priority: the later one is refused if both
         could not be in time.
     latency_budget : float or timedelta
         How long a message may wait for others, to be matched with them (LATENCY_BUDGET of DDS). 0: it never waits
         while a thread is free.
     expiry : float or timedelta, optional
-        From the moment that a message is handed in until nobody wants the answer: then it is not matched at all
-        (LIFESPAN of DDS). At least the deadline. `None`: the deadline, in the orders that drop what is late.
+        From the moment that a message is handed in until its answer is useless: then it is not matched at all
+        (LIFESPAN of DDS). At least the deadline. `None`: the deadline, in the orders that drop late messages.
 
     Raises
     ------
@@ -133,7 +133,7 @@ class Channel:
 
     @property
     def expires(self) -> float:
-        """Seconds until nobody wants the answer: until it is late, where there is no expiry."""
+        """Seconds until the answer is useless: the expiry, or else the deadline."""
         return _plain(self.deadline if self.expiry is None else self.expiry)
 
     def _seconds(self, what: str, least: float) -> float:
@@ -175,7 +175,7 @@ def seconds_of(text: str, what: str) -> float:
 
 
 def of_channel(name: object, names: Sequence[str]) -> str:
-    """The name of a channel, if there is one of that name; InvalidValueError."""
+    """The name of an existing channel; InvalidValueError for another one."""
     if isinstance(name, str) and name in names:
         return name
     known = ", ".join(map(repr, names)) if names else "none: give some as `channels` when the index is opened"
@@ -198,7 +198,7 @@ def checked_channels(channels: object) -> tuple[Channel, ...]:
 
 
 def _plain(seconds: float | timedelta | None) -> float:
-    """Seconds as they are kept, infinite if there are none."""
+    """Seconds as they are kept; infinite for `None`."""
     if isinstance(seconds, timedelta):
         return seconds.total_seconds()
     return math.inf if seconds is None else seconds
@@ -210,7 +210,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Placement = Literal["auto", "replicate", "split"]
 #: What a staged change outlasts when its call returns: the machine's end, the program's, or neither
 Durability = Literal["fsync", "os", "none"]
-#: What happens to a removal of what is neither stored nor staged: it changes nothing, or is an error
+#: A removal of a set or key that is neither stored nor staged changes nothing, or is an error
 Missing = Literal["ignore", "error"]
 #: Whether an index answers questions by key
 KeyIndex = Literal["indexed", "unindexed"]
@@ -242,7 +242,7 @@ class LayoutOptions:
 
 @dataclass(frozen=True, slots=True)
 class CudaOptions:
-    """How CUDA devices are used, where they are.
+    """How CUDA devices are used, if the machine has any.
 
     Attributes
     ----------
@@ -389,10 +389,10 @@ class StagingOptions:
     # them, which takes microseconds. `none`: neither; they are in memory only, and not logged. `None`: `fsync` for
     # calls with many changes, `os` for single ones, as a program that makes many of these need not wait for each.
     durability: Durability | None = None
-    # How many earlier snapshots stay in the index beside the current one, from the next one on that is saved; they can
+    # How many earlier snapshots the index keeps besides the current one, from the next save on; they can
     # be opened by their numbers. `None`: as many as the index says, which are none at first.
     keep_snapshots: int | None = None
-    # Columns of data that keys may have, beside those that the index has: a schema of Arrow, or names and types
+    # Columns of data that keys may have, besides those of the index: a schema of Arrow, or names and types
     data: object = None
     # More types of attributes, in the same way, and analyzers by the names of attributes
     attributes: object = None

@@ -41,7 +41,7 @@ class _Threads:
         self._threads: list[threading.Thread] = []
 
     def help(self, work: Callable[[], None], threads: int) -> None:
-        """Have `count` threads do some work together, or as many as the system has room for."""
+        """Let `count` threads work together, or as many as the system has room for."""
         if len(self._threads) < threads:
             with self._starting:
                 self._start(threads)
@@ -155,7 +155,7 @@ _unless = threading.local()
 
 @contextlib.contextmanager
 def unless(given_up: Callable[[], bool]) -> Iterator[None]:
-    """Have `run` and `reject_given_up`, in this thread, raise `GivenUpError` instead of working once `given_up`."""
+    """Within it, `run` and `reject_given_up` raise `GivenUpError` in this thread instead of working once `given_up`."""
     _unless.given_up = given_up
     try:
         yield

@@ -74,7 +74,7 @@ class Deletions(Table):
         return cls(np.zeros((table_rows + 7) // 8, np.uint8), 0).and_also(rows)
 
     def and_also(self, rows: Rows) -> Deletions:
-        """These and more rows, each once, none of which was deleted."""
+        """These and more rows; each is given once, and was not deleted before."""
         bits = self.bits.copy()
         np.bitwise_or.at(bits, rows >> 3, np.left_shift(1, rows & 7).astype(np.uint8))
         return Deletions(bits, self.count + len(rows))
@@ -209,7 +209,7 @@ class KeySpan(NamedTuple):
 
     low: np.uint64
     words: int  # Of a bitmap of all keys from the lowest to the highest
-    are_distinct: bool  # Also `False` where such a bitmap would have more words than there are keys: nobody looks
+    are_distinct: bool  # Also `False` if the bitmap would have more words than keys: it is not needed then
 
 
 @kernel
@@ -224,7 +224,7 @@ def _are_distinct(keys, low, words):
 
 
 class Directory(NamedTuple):
-    """The keys of a table in order, and where each is: 8 bytes a key of a set, 12 where they are wider than 32 bits."""
+    """The keys of a table in order, and their places: 8 bytes a key of a set, 12 for keys wider than 32 bits."""
 
     keys: UIntArray  # `KeyTable.keys.values`, ascending
     places: U32Array  # of each, its place there; of equal ones ascending
@@ -234,7 +234,7 @@ class Directory(NamedTuple):
 class KeyTable(Table):
     """Keys of each set id."""
 
-    # Keys of each set, ascending, at least one; 32-bit where all keys of the segment fit. Of keys that are strings,
+    # Keys of each set, ascending, at least one; 32-bit if all keys of the segment fit. Of keys that are strings,
     # their places in `names`.
     keys: Lists
     # The keys of the segment that are strings, each once, in the order of their bytes, with offsets of 64 bits; `None`
@@ -275,7 +275,7 @@ class KeyTable(Table):
 
     @property
     def directory_bytes(self) -> int:
-        """Bytes of the directory, if there is one by now."""
+        """Bytes of the directory, once it is made."""
         return sum(each.nbytes for directory in self._directory for each in directory)
 
     @property
@@ -304,7 +304,7 @@ class KeyTable(Table):
         return from_strings(self.names).take(pa.array(keys))
 
     def answers(self, keys: Lists, *, unique: bool) -> tuple[Lists, pa.Array]:  # noqa: ARG002
-        """Answers to queries: the lists as they are to be, and their values as Arrow has them."""
+        """Answers to queries: their final lists, and the lists' values as Arrow has them."""
         return keys, self.column(keys.values)
 
 
@@ -315,7 +315,7 @@ def if_any(expires: I64Array) -> I64Array | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordTable(Table):
-    """What keys were put with, beside the sets that are stored for them.
+    """The records of keys: the texts and data that they were put with.
 
     A key that has a record has it in each segment that has a set of the key which is not deleted. Records of keys
     without such a set there do not count.
@@ -450,8 +450,8 @@ class Segment(Table):
 class Snapshot:
     """One immutable consolidated index: the sets of its segments, whose rows are numbered one after the other."""
 
-    # At least one. No two have the same set in rows that are not deleted. Keys that are strings each numbers in a way
-    # of its own.
+    # At least one. No two have the same set in rows that are not deleted. Each numbers keys that are strings in its own
+    # way.
     segments: tuple[Segment, ...]
     name: str | None = None  # Of the snapshot as it was saved; `None` if it is in memory only
     number: int | None = None  # Which one of its index it is; `None` if it is in memory only
@@ -501,7 +501,7 @@ class Snapshot:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all is in one segment, of which no rows are deleted."""
+        """Whether all rows are in one segment without deletions."""
         return len(self.segments) == 1 and self.segments[0].deletions is None
 
     @property

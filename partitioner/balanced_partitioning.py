@@ -225,7 +225,7 @@ def _leaves(
 def balanced_partitions(
     signatures: U64Array, first_row: int, max_partition_size: int, *, root: Root | None = None, threads: int = 1
 ) -> tuple[PartitionTable, U32Array, U64Array]:
-    """Algorithm 1 (`MAX_P`) on the rows from `first_row` on, none of which may have a zero signature.
+    """Algorithm 1 (`MAX_P`) on the rows from `first_row` on, which have no zero signature.
 
     Signatures come in the canonical (lexicographic rank) order, which settles equal ones, and are overwritten. Gives
     the row that goes to each place of the tagset table, and signatures in that order; each word's column is contiguous.

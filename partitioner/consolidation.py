@@ -3,7 +3,7 @@
 Changes that are not yet consolidated are kept as columns of tag numbers. When they are, large segments stay.
 A log-structured merge: changed sets go, with all keys that they have then, to a new segment, and their rows in other
 segments are marked as deleted. So each set is in one segment, and each segment answers by itself. Small segments are
-taken into the new one at once; others are merged by size (`to_merge`), so that there are few.
+taken into the new one at once; others are merged by size (`to_merge`), so that few remain.
 
 Keys that have expired go the same way: `now`, in microseconds since 1970, UTC, says which these are.
 """
@@ -143,7 +143,7 @@ def in_layout(snapshot: Snapshot, options: LayoutOptions, *, now: int, threads: 
 
 
 def with_merged(snapshot: Snapshot, segments: Sequence[Segment], new: Segment) -> Snapshot:
-    """The snapshot with a segment for those that were merged to it, without what was deleted in these since."""
+    """The snapshot with `new` in place of the segments merged to it, without rows deleted in these since then."""
     for segment in segments:
         now = next((each for each in snapshot.segments if each.tagsets is segment.tagsets), None)
         rows = segment.live_rows(0, len(segment)).astype(np.uint32)
@@ -527,7 +527,7 @@ def _joined(blocks: list[_Block]) -> _Block:
 def _block_of(
     offsets: IntArray, numbers: U32Array, keys: U64Array, kinds: U8Array, expires: I64Array | None, begin: int
 ) -> _Block:
-    """A block of rows of numbers, which are put in order where they stand; before it there are `begin` changes."""
+    """A block of rows of numbers, which are sorted in place; `begin` changes come before it."""
     new_offsets = np.zeros(len(keys) + 1, np.int64)
     used = ascending_known(offsets, 0, numbers, new_offsets)
     return _Block(

@@ -60,8 +60,8 @@ MAX_ROWS = 2**32 - 2
 # Frequencies below this are sorted by counting
 _RARE = 1 << 16
 
-#: Places of what happened to changes: a key that was added, one to add that was there, one that was removed, and one to
-#: remove that was not there; or of what a change of its key stands for that does not count by itself
+#: Outcomes of changes: a key was added; one to add was there already; one was removed; one to remove was
+#: missing; or nothing, for a change that is only a part of a change of its key and is not counted
 ADDED, ALREADY_THERE, REMOVED, MISSING, NOTHING = range(5)
 
 
@@ -78,8 +78,8 @@ class Changes:
     expires: I64Array | None = None
     records: I64Array | None = None  # of each `PUT`, the row of `asked` that the key has as its record; -1 if none
     asked: pa.Table | None = None
-    # Where all sets of keys go, each is removed by its own change, a number that says with which others; what is
-    # then put has the same number, negative; 0 of other changes
+    # If all sets of keys go, each is removed by its own change, with a number that these changes share; the sets
+    # then put have the same number, negative; other changes have 0
     owners: I64Array | None = None
     deletes: I64Array | None = None  # numbers, among these, of changes that delete the key
 
@@ -153,7 +153,7 @@ def segment_after(
 
 
 def deletes_without_sets(changes: Changes, became: U8Array) -> I64Array:
-    """Which changes that delete a key, of those that there are, deleted no sets."""
+    """The changes that delete a key, but deleted no sets."""
     if changes.deletes is None or changes.owners is None:
         return np.zeros(0, np.int64)
     return np.flatnonzero(~np.isin(changes.deletes, changes.owners[became == REMOVED]))
@@ -273,7 +273,7 @@ def _number_tags(known: Sequence[Vocabulary], more: Strings, threads: int) -> tu
 
 
 def ranks_of(tags: Strings, vocabulary: Vocabulary, *, threads: int = 1) -> U32Array:
-    """The rank of each tag in a vocabulary; UNKNOWN where it has none."""
+    """The rank of each tag in a vocabulary; UNKNOWN for a tag that it lacks."""
     ranks = np.empty(len(tags), np.uint32)
     known, (table, has_all) = vocabulary.tags, vocabulary.known
 
@@ -362,8 +362,8 @@ class _Pairs(NamedTuple):
     order: U32Array
     keys: U64Array
     removed: BoolArray
-    expires: I64Array  # empty where none does
-    owners: I64Array  # of changes, as in `Changes`; empty where there are none
+    expires: I64Array  # empty if no key expires
+    owners: I64Array  # of changes, as in `Changes`; empty without such changes
     held: int
 
 
@@ -402,7 +402,7 @@ def _keys_left(known, first, last, out):
         for i in range(end - begin):
             pair = pairs[by_key[i]]
             owner = owners[pair - held] if has_owners and pair >= held else 0
-            if owner < 0 and cleared >= 0 and owners[cleared] == -owner:  # it stays where it was
+            if owner < 0 and cleared >= 0 and owners[cleared] == -owner:  # it stays in its segment
                 became[cleared] = NOTHING
                 is_there = True
             if owner <= 0:
@@ -463,7 +463,7 @@ def _keys_of_groups(pairs: _Pairs, threads: int) -> tuple[I64Array, U64Array, I6
 
 
 def _tight(table: KeyTable, threads: int) -> KeyTable:
-    """The key table, 32-bit where all keys fit, or without the names that do not occur in it."""
+    """The key table, 32-bit if all keys fit, or without the names that do not occur in it."""
     offsets, values, names = table.keys.offsets, table.keys.values, table.names
     if names is None:
         fit = len(values) == 0 or int(values.max()) < 2**32

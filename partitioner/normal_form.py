@@ -59,7 +59,7 @@ class _Pairs(NamedTuple):
     """Keys of sets with conditions, without those that have a record: these are in the form of today."""
 
     keys: U64Array  # the key, or the hash of its name
-    plain: U64Array  # a number made of the tags that stand for no condition
+    plain: U64Array  # a number made of the plain tags
     may_shrink: BoolArray  # whether conditions of the set are about one attribute, or have parts
     segments: I64Array
     rows: I64Array
@@ -67,7 +67,7 @@ class _Pairs(NamedTuple):
 
 
 def rewriting(snapshot: Snapshot) -> Rewriting | None:
-    """What is to be rewritten: sets of a key with the same plain tags are alternatives; `None` if there is nothing."""
+    """The sets to rewrite: sets of a key with the same plain tags are alternatives; `None` if all have the new form."""
     rows, keys, kinds, expires, rewritten = list[list[str]](), list[Any](), list[int](), list[int](), set[Any]()
     for (key, plain), stored in _alternatives(snapshot):
         by_time: dict[int, set[_Tags]] = defaultdict(set)

@@ -35,7 +35,7 @@ def resolved(
 
     For a change of all sets of a key, each set that the key may have then is removed: those that are stored, before the
     first such change, and those that it was added to since the one before. `staged` gives the changes that remove keys
-    from these rows of sets, and then those that there are, as one table.
+    from these rows of sets, and then the given ones, as one table.
     """
     clears = np.flatnonzero((changes.kinds == DELETE) | (changes.kinds == PUT))
     if not len(clears):
@@ -64,7 +64,7 @@ def resolved(
     source, kinds, owners = source[kept], kinds[kept], owners[kept]
     expires = whole.expires if whole.expires is None else np.where(kinds == REMOVE, NEVER, whole.expires[source])
     records = whole.records
-    if records is not None:  # what comes before the last change of all sets of its key does not count
+    if records is not None:  # changes before the last one of all sets of its key do not count
         lasts = clears[len(clears) - 1 - np.unique(changes.keys[clears][::-1], return_index=True)[1]]
         records = np.where(np.isin(source, count + lasts) & (kinds == PUT), records[source], -1)
     return Changes(
@@ -107,7 +107,7 @@ def _added_since(changes: Changes, cleared: U64Array) -> tuple[I64Array, I64Arra
 
 
 def with_records(snapshot: Snapshot, changes: Changes, new: Segment, now: int) -> Segment:
-    """A segment of what was in a snapshot, after changes of one set each, with the records of its keys.
+    """A segment with the sets of a snapshot, after changes of one set each, and the records of its keys.
 
     The record of a key went with the last of its sets, also where that has expired by now.
     """
@@ -146,7 +146,7 @@ def with_records(snapshot: Snapshot, changes: Changes, new: Segment, now: int) -
 
 
 def records_put(empty: Segment, changes: Changes) -> tuple[Keys, pa.Table | None]:
-    """The keys that are put by changes of an index without sets, and their records; `None` if there are none."""
+    """The keys put by changes of an index without sets, and their records; `None` without such keys."""
     changes = resolved(Snapshot((empty,)), changes, lambda _, given: given)
     put, table = _put(changes)
     return _keys_of(changes, changes.keys[put]), table

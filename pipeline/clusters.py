@@ -2,7 +2,7 @@
 
 Rows are in lexicographic order of their ascending ranks, so the sets that share a rarest tag are adjacent, within
 them those that share the second-rarest tag, and so on: a prefix tree without nodes. A query is a bitmap of its ranks.
-A cluster of thousands of rows is walked as the tree that it is: a row is read from where it differs from the row
+A cluster of thousands of rows is walked as this tree: a row is read from its first difference to the row
 before, and not at all if that one failed before this place. Of another, short rows are looked at rank by rank, and of
 longer ones those whose second-rarest tag the query has.
 """
@@ -28,7 +28,7 @@ _NEAR_ROWS = _U(64)
 # Ranks of a row that are looked at before it is turned away: to branch for each takes longer
 _RANKS_AT_ONCE = _U(4)
 
-#: Of runs, and of their rows, so many are looked at before it is asked whether the keys are enough
+#: How many runs, and rows of them, are read before a check whether the keys are enough
 AT_ONCE = _U(128)
 # Stands for the third rank of a set of two tags; the bit of it is that of `NO_RANK`
 _SHORTER = _U(0x7FFFFFFF)
@@ -192,7 +192,7 @@ def _behind(offsets, ranks, row, end, depth):
 
 @lent
 def walk(bits, query, known, edges, most, out, used):
-    """Append the rows of a large cluster that a query contains; returns where they end, and how many were read.
+    """Append the rows of a large cluster that a query contains; returns their end, and how many were read.
 
     A row begins with ranks of the one before. If that one failed at
     one of these, so does this, unread; else only the ranks behind them are compared.
@@ -322,7 +322,7 @@ def tally(bits, known, runs, ends, weights, most, room):
 
 @lent
 def verify_stamped(stamps_of_query, known, out, used, noted):
-    """Leave of the rows `out[used:noted]` those that a query contains; returns where they end.
+    """Keep of the rows `out[used:noted]` those that a query contains; returns their end.
 
     And how many have their second-rarest rank in common with it. `stamps` has a byte for each rank, which is the
     query's number if it has the rank. Most rows fail, or end, within a few ranks, which takes no branch.

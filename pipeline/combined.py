@@ -337,7 +337,7 @@ def _counted_from(first: int, keys: Lists) -> Lists:
 
 
 class Making:
-    """A matcher that gives what is made of the sets of some messages, of at most so many at once, in place of keys."""
+    """A matcher that makes its answers from the sets of messages, in packets of at most `messages`, instead of keys."""
 
     by_partition = one_query = None
 

@@ -43,7 +43,7 @@ LAYOUT_SCALAR = 1
 #: Places in a row of tables, behind all addresses; the first one is there for entries alone
 FIND, FIRST_ROW, FIRST_KEY = -3, -2, -1
 
-#: Most candidates, and most keys, of a query that is answered at once, and a bound that stands for none
+#: Most candidates, and most keys, of a query that is answered at once; and the value for no bound
 FEW, ALL = 1 << 12, 1 << 62
 #: Most tags of such a query, and most bytes of its attributes
 FEW_TAGS, FEW_BYTES = 256, 1 << 12
@@ -172,7 +172,7 @@ def hashes_of(tags, seed):
 
 @kernel
 def tags_in(text, count):
-    """The `count` tags that stand in `text` with a zero byte between each and the next."""
+    """The `count` tags in `text`, which has a zero byte between each and the next."""
     packed = np.frombuffer(text, np.uint8)
     data = np.empty(len(packed) + SHORT, np.uint8)  # so that short tags are looked up by words
     offsets = np.zeros(count + 1, np.int64)
@@ -233,7 +233,7 @@ def add_rows(tables, sets, found):
 def add_keys(tables, sets, most, found, used, key_offset, key):
     """Put the keys of sets of a segment behind the first `used` ones that were found (§3.4).
 
-    Returns them, in larger memory if need be, and how many there are then; -1 where they would be more than `most`.
+    Returns them, in larger memory if need be, and their number then; -1 if that would be more than `most`.
     """
     offsets, keys = array_at(tables, _KEY_OFFSETS, key_offset), array_at(tables, _KEYS, key)
     ends, places = on_stack(np.int64, _TWO), on_stack(np.int64, _TWO)  # to make an array takes 60 ns
@@ -253,7 +253,7 @@ def add_keys(tables, sets, most, found, used, key_offset, key):
 
 @kernel
 def add_keys_at(tables, places, found, used, key):
-    """As `add_keys`, of the keys that stand at some places of the key table."""
+    """As `add_keys`, of the keys at some places of the key table."""
     keys, first_key = array_at(tables, _KEYS, key), np.uint64(tables[FIRST_KEY])
     found = with_room(found, used, len(places))
     for place in places:
@@ -286,7 +286,7 @@ def count_answer(counts, matches, verified, rejected):
 class Kernels(NamedTuple):
     """Kernels that answer single queries about segments with arrays of certain types.
 
-    Each gets a row for each segment: its addresses (see `Prepared`), and what is to be added to its rows and to its
+    Each gets a row for each segment: its addresses (see `Prepared`), and the offsets to add to its rows and to its
     keys; the text of the query; the number of its tags; and a tuple of what it has besides.
     """
 

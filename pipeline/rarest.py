@@ -75,7 +75,7 @@ _ALONE = 128
 _FEW_PLACES, _EDGES = 256, 2
 # Clusters of such a query of more rows are looked at one by one
 _FEW_ROWS = 3
-# Of a small segment, clusters of so many rows are verified at once, the first ones of them without a branch before; of
+# Of a small segment, clusters with at most as many rows are verified at once, the first without a branch before; of
 # others those rows whose second-rarest rank the query has
 _FEW_DIRECTLY, _NOTED_ROWS = _U(8), _U(4)
 # A segment gains nothing by blocks if offsets and second-rarest ranks of its rows have no more bytes, and stay in a
@@ -322,7 +322,7 @@ def _in_blocks(of_block: Any, is_counted: bool) -> Any:
             row_ends = np.empty((size + 1, 2), np.int64)
         row_ends[0, 0] = row_ends[0, 1] = 0
         exact, total, touched = 8 * len(bits) >= len(first_rows), 0, np.uint32(0)
-        # Each miss of the cache gets its own loop, without a branch on what is read: the processor then waits for
+        # Each miss of the cache gets its own loop, without a branch on the data: the processor then waits for
         # many misses at once instead of for one after the other. Branches come in the loop after it, when the data is
         # at hand.
         last = 0

@@ -1,7 +1,7 @@
 """Matchers: what answers queries, in the paper's stages (§3, Figure 1), and the one of a segment on the CPU.
 
-A matcher preprocesses queries; what comes of that can be matched, and what comes of that has its keys looked up. Each
-payload is of a type of the matcher's own, so that nobody else needs to know where it is: arrays of the CPU, or a place
+A matcher preprocesses queries; the outcome can be matched, and the outcome of that has its keys looked up. Each
+payload has a type that only the matcher knows, and only it knows where the data is: arrays of the CPU, or a place
 in the memory of a device. Within a segment, finders say which rows; the segment knows which are deleted and their keys.
 """
 
@@ -41,7 +41,7 @@ Part: TypeAlias = tuple[TagLists, int, int]
 
 
 class Keys(Protocol):
-    """Says what keys stand for; `KeyTable` is one."""
+    """Turns the numbers of keys into keys; `KeyTable` does."""
 
     def listed(self, keys: UIntArray) -> list[int] | list[str]:
         """Keys as Python has them."""
@@ -50,7 +50,7 @@ class Keys(Protocol):
         """Keys as Arrow has them: uint64, or large strings."""
 
     def answers(self, keys: Lists, *, unique: bool) -> tuple[Lists, pa.Array]:
-        """Answers to queries: the lists as they are to be, and their values as Arrow has them.
+        """Answers to queries: their final lists, and the lists' values as Arrow has them.
 
         Where `unique`, which no number is twice in a list, no value is twice in one either, and they ascend.
         """
@@ -83,7 +83,7 @@ class Preprocessed(Protocol):
     """Queries, as a matcher's subset match takes them."""
 
     def subset_match(self, wanted: Wanted = Wanted.keys) -> Matched:
-        """Sets that each query contains, or as many as what is wanted of them, for which keys are then looked up."""
+        """Sets that each query contains, or as many as `wanted` asks for, for which keys are then looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Matcher(Protocol):
         """What there is to say about it."""
 
     def memory(self, count: int) -> U64Array | None:
-        """Memory for `count` keys, into which key lookups write best; `None` if that is memory of their own."""
+        """Memory for `count` keys, best for key lookups to write to; `None` for ordinary memory."""
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` (§3.2)."""

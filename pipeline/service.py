@@ -3,8 +3,8 @@
 Queries that are asked one by one go through stages with their own threads, except for brief ones: the thread that asks
 answers these at once, as to hand one over and to get the interpreter lock back takes longer. The intake gathers them
 into packets. In a layout that matches partition by partition the ways of a packet's queries part in the partition
-queues, and they go on when all their batches are matched. A call that waits for many queries is cut into packets, each
-of which stays with one thread: at 16 threads, handing packets on from stage to stage costs a third of the throughput.
+queues, and they go on when all their batches are matched. A call that waits for many queries is cut into packets; each
+then stays with one thread: at 16 threads, handing packets on from stage to stage costs a third of the throughput.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class Pipeline:
             raise
 
     def _see_to_intake(self) -> None:
-        """Have a thread take what is in the intake; if none will any more, it is cancelled."""
+        """Tell a thread to take the intake; if all threads have ended, cancel the intake."""
         if not self._preprocessing.nudge():
             self._limits.leave(self._intake.cancel())
 
@@ -264,7 +264,7 @@ class Pipeline:
         return match_many(matcher, chunks, wanted=wanted, threads=threads, counts=counts, services=self._services)
 
     def close(self, *, drain: bool = True) -> None:
-        """Admit nothing more; answer what is on its way or, without `drain`, cancel it. Ends all threads.
+        """Admit no more; answer queries in flight or, without `drain`, cancel them. Ends all threads.
 
         In a callback of a future, whose thread is one of those to end, the closing goes on in the background.
         """
@@ -303,7 +303,7 @@ class Pipeline:
             threading.Thread(target=self.close, kwargs={"drain": False}, name="tagmatch-abandon", daemon=True).start()
 
     def stats(self) -> dict[str, Any]:
-        """Return counts, what is in flight, and `stages` and `channels` by name."""
+        """Return counts, queries in flight, and `stages` and `channels` by name."""
         first, *others = ((name, stage.stats()) for name, stage in self._stages.items())
         return {
             **self._counts.stats(),

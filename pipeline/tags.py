@@ -135,9 +135,9 @@ def _place(ranks, slots, shift):
 
 @kernel
 def _translate(ranks, slots, shift, out):
-    """Write what ranks are in the other segment; UNKNOWN, which a free slot has, where they are none."""
+    """Write the ranks in the other segment; UNKNOWN, which a free slot has, for tags that it lacks."""
     last = _U(len(slots) - 1)
-    # Most are settled by the first slot, in a loop without a branch on what is read
+    # Most are settled by the first slot, in a loop without a branch on the data
     unsettled = np.empty(len(ranks), np.uint32)
     used = _U(0)
     for i in range(_U(len(ranks))):
@@ -190,7 +190,7 @@ def key_ends(ends, set_ids, key_offsets, out):
 
 @lent
 def _copy_of(set_id, table, out, at):
-    """Write the keys of a set; returns where they end. Most sets have one; to begin to copy several takes longer."""
+    """Write the keys of a set; returns their end. Most sets have one; starting a copy of several takes longer."""
     key_offsets, keys = table
     begin, end = _U(key_offsets[set_id]), _U(key_offsets[set_id + np.uint32(1)])
     if end - begin == _U(1):
@@ -229,7 +229,7 @@ def live_sets(matches: Lists, deletions: Deletions | None) -> Lists:
 
 
 class Space(Protocol):
-    """Gives memory for a number of keys, not initialized, if there is some; the caller then writes them all."""
+    """Gives memory for a number of keys, not initialized, or `None`; the caller then writes them all."""
 
     def __call__(self, count: int, *, at_most: bool = False) -> U64Array | None:
         """The memory; with `at_most`, the caller may write fewer, the first ones."""
@@ -249,7 +249,7 @@ def at_most_keys(count: int) -> Iterator[None]:
 
 
 def no_space(count: int, *, at_most: bool = False) -> None:  # noqa: ARG001 - as `Space`
-    """Keys go to memory of their own; ResultTooLargeError if they are more than `at_most_keys` lets be."""
+    """No shared memory for keys; ResultTooLargeError for more than `at_most_keys` allows."""
     most = _most_keys.get()
     if most is not None and count > most:
         raise ResultTooLargeError(f"a packet has {count} keys, more than {most}; ask with fewer queries at a time")
@@ -314,7 +314,7 @@ KeysOf: TypeAlias = tuple[Lists, KeyTable, int]
 
 
 def look_up_in_all(parts: Sequence[KeysOf], space: Space) -> Lists:
-    """Keys, uint64, of each query's set ids in all segments; each goes at once to where it stays."""
+    """Keys, uint64, of each query's set ids in all segments; each is written once, to its final place."""
     ends = np.zeros(len(parts[0][0]) + 1, np.int64)
     for matches, table, _ in parts:
         of_part = np.zeros_like(ends)

@@ -1,1 +1,1 @@
-"""What subscriptions ask for beside their tags, in columns: expressions, constraints, and the rows of tags for them."""
+"""The conditions of subscriptions in columns: expressions, constraints, and the rows of tags made of them."""

@@ -1,6 +1,6 @@
 """Messages as matchers take them, with attributes in columns of Arrow, a column for each or maps from names to values.
 
-Only those that somebody asks for are read.
+Only the attributes that some stored condition names are read.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class MapColumn(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttributeColumns:
-    """Attributes that messages have beside their tags, a row of the batch for each message."""
+    """Attributes of messages, a row of the batch for each message."""
 
     batch: pa.RecordBatch
     numbers: Sequence[int]  # those of its columns that are an attribute each, as `attributes_in` lets them pass
     names: Sequence[str]  # theirs
     maps: Sequence[int]  # numbers of columns of maps from names to values
     packed: Strings | None = None  # those that came as bytes (see `packed` of `tagmatch.model.input.values`)
-    memo: Memo = field(default_factory=Memo, repr=False)  # what has been made of the columns
+    memo: Memo = field(default_factory=Memo, repr=False)  # results that were computed from the columns
 
     def part(self, first: int, last: int) -> AttributeColumns:
         """Those of messages `first` to `last`."""
@@ -123,7 +123,7 @@ def with_own_tags(rows: TagLists, first: int, last: int) -> tuple[TagLists, int,
         return rows, first, last
     offsets, count = rows.offsets[first : last + 1], last - first
     used, indices = np.unique(rows.indices[offsets[0] : offsets[-1]], return_inverse=True)
-    used = used[used < len(rows.tags)]  # what is beyond the dictionary stays beyond it
+    used = used[used < len(rows.tags)]  # indices beyond the dictionary stay beyond it
     own = TagLists(offsets - offsets[0], gather_strings(rows.tags, used), indices.astype(np.uint32))
     attributes = None if rows.attributes is None else rows.attributes.part(first, last)
     return Messages.of(own, attributes, None if rows.locations is None else rows.locations.part(first, last)), 0, count
@@ -381,7 +381,7 @@ def with_own_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def joined(chunks: Sequence[TagLists]) -> TagLists:
-    """The rows of several chunks of one schema as one chunk, since each chunk is some work of its own.
+    """The rows of several chunks of one schema as one chunk, as each chunk costs some fixed work.
 
     >>> few = [queries_in(pa.table({"tags": [["fr"]], "new": [new]}), plane=False)[0] for new in (True, False)]
     >>> rows = joined(few)

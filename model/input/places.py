@@ -43,7 +43,7 @@ from tagmatch.model.where.tag_columns import MOST_NUMBERS, area_tags
 from tagmatch.model.where.tested import tested
 from tagmatch.model.where.values import finite_number
 
-#: The columns of messages that say where they are, and where the clients must be that they are for
+#: The columns with the locations of messages, and with the areas that their clients must be in
 LOCATION, WITHIN = "location", "within"
 _NAMES = {True: ("x", "y"), False: ("lon", "lat")}
 
@@ -118,9 +118,9 @@ def _checked_location(location: object, label: str, *, plane: bool) -> tuple[flo
         lon, lat = (finite_number(name, value) for name, value in zip(names, location, strict=True))
     except (InvalidTypeError, InvalidValueError) as error:
         raise type(error)(f"{label}: {error}") from None
-    for name, value, limit, other, beside in (("lon", lon, MAX_LON, "lat", lat), ("lat", lat, MAX_LAT, "lon", lon)):
+    for name, value, limit, other, at_other in (("lon", lon, MAX_LON, "lat", lat), ("lat", lat, MAX_LAT, "lon", lon)):
         if not plane and not -limit <= value <= limit:
-            raise InvalidValueError(f"{label}: {out_of_range(name, value, other, beside)}")
+            raise InvalidValueError(f"{label}: {out_of_range(name, value, other, at_other)}")
     return lon, lat
 
 
@@ -136,7 +136,7 @@ class Further(NamedTuple):
 
     @classmethod
     def of(cls, lengths: I64Array, lon: F64Array, lat: F64Array) -> Further:
-        """These places, so many of each message."""
+        """These places, as many for each message as `lengths` says."""
         return cls(offsets_of(lengths), lon, lat) if len(lon) else NO_FURTHER
 
     def part(self, first: int, last: int) -> Further:
@@ -183,7 +183,7 @@ class Locations:
 
 
 def locations_in(places: Iterable[bytes]) -> Locations:
-    """Where the messages are of which these are the packed places."""
+    """The locations of messages, from their packed places."""
     given = [each or _NOWHERE_AT_ALL for each in places]
     numbers = np.frombuffer(b"".join(each[:ONE_PLACE] for each in given)).reshape(-1, 7)
     kinds = numbers[:, 2].astype(np.uint8)
@@ -201,7 +201,7 @@ def locations_of(rows: TagLists, first: int, last: int) -> Locations | None:
 
 
 def coordinates(lon: Any, lat: Any, count: int, *, plane: bool) -> tuple[F64Array, F64Array]:
-    """Where `count` clients are to be; NaN in both, or a null of Arrow, is nowhere."""
+    """Coordinates of `count` clients; NaN in both, or a null of Arrow, takes a client off the map."""
     columns = []
     for name, given in zip(_NAMES[plane], (lon, lat), strict=True):
         values = np.asarray(_plain(given, name), np.float64)
@@ -247,7 +247,7 @@ def _plain(given: Any, name: str) -> Any:
 def without_locations(
     batch: pa.RecordBatch, *, plane: bool, first_row: int = 0
 ) -> tuple[pa.RecordBatch, Locations | None]:
-    """A batch without the columns that say where its messages are, and what these say; `None` if there are none.
+    """A batch without its columns of locations, and these columns read; `None` if it has no such columns.
 
     A column `location` or `within` that is no struct and no list is an attribute of that name.
     """
@@ -276,7 +276,7 @@ def is_place_column(schema: pa.Schema, name: str) -> bool:
 def locations_of_rows(
     column: pa.Array, name: str, *, plane: bool, first_row: int
 ) -> tuple[F64Array, F64Array, Further]:
-    """The first place of each row, NaN where there is none, and the others, if rows have lists of places."""
+    """The first place of each row, NaN if it has no place, and the others, if rows have lists of places."""
     kind = column.type
     if not is_list(kind) or not (pa.types.is_struct(kind.value_type) or is_list(kind.value_type)):
         return *_places_in(column, name, None, plane=plane, first_row=first_row), NO_FURTHER
@@ -295,7 +295,7 @@ def locations_of_rows(
 def _places_in(
     column: pa.Array, name: str, owners: I64Array | None, *, plane: bool, first_row: int
 ) -> tuple[F64Array, F64Array]:
-    """Places, NaN where there are none; errors begin with `name`, and name the row, which is of `owners` if given."""
+    """Places, NaN for missing ones; errors begin with `name`, and name the row, from `owners` if given."""
     names = _NAMES[plane]
     if pa.types.is_null(column.type):
         return np.full(len(column), np.nan), np.full(len(column), np.nan)
@@ -336,7 +336,7 @@ def _row_of(wrong: BoolArray, owners: I64Array | None, first_row: int) -> int:
 
 
 def _check_numbers(kind: pa.DataType, name: str, given: str | None = None) -> None:
-    """See that values of a type are numbers; errors say what was given instead, or the type."""
+    """Check that a type is numeric; errors name the type, or `given` instead."""
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
         raise InvalidTypeError(f"{name} must be numbers, not {given or kind}")
 
@@ -417,7 +417,7 @@ def area_from(given: Any, name: str = "area") -> Area:
 
 
 def _area_in(text: str) -> Area:
-    """The area that stands in a text as in expressions."""
+    """The area that a text describes, as in expressions."""
     begins = f"within {text}"
     try:
         rows = rows_of(begins)
@@ -442,7 +442,7 @@ def area_tag(area: object, name: str = "area", *, plane: bool) -> str:
 
 
 def area_column(areas: Any, count: int, name: str = "area") -> pa.ChunkedArray | list[Any]:
-    """A column of areas for so many rows, as structs of Arrow or as a list of objects, null where a row has none.
+    """A column with `count` areas, as structs of Arrow or as a list of objects, null for a row without an area.
 
     InvalidTypeError, InvalidValueError: it is no column, or its length is another.
     """
@@ -465,7 +465,7 @@ def area_rows(
     plane: bool,
     threads: int = 1,
 ) -> TagLists:
-    """The areas of rows as tags: objects, or structs that `TagMatch.add_subscriptions` describes; a null is none.
+    """The areas of rows as tags: objects, or structs that `TagMatch.add_subscriptions` describes; a null means no area.
 
     InvalidTypeError, InvalidValueError and NullError name the row, counted from `first_row`; `name` is the column.
     """
@@ -551,7 +551,7 @@ def _shapes(areas: pa.Array, name: str, first_row: int, plane: bool) -> tuple[U8
 
 
 def _kinds(areas: pa.Array, fields: dict[str, pa.Array], given: U8Array, name: str, first_row: int) -> U8Array:
-    """Which of `KINDS` each area has; `_NONE` of a null and where it is none that is known."""
+    """The kind of each area, by its place in `KINDS`; `_NONE` for a null and for an unknown kind."""
     kinds, unsaid = np.full(len(areas), _NONE, np.uint8), _there(areas)
     if KIND in fields:
         said = plain_strings(fields[KIND], f"{name}: field {KIND!r} must be strings, not {fields[KIND].type}")

@@ -34,7 +34,7 @@ def to_put(
     plane: bool,
     declared: Declared | None = None,
 ) -> tuple[list[list[str]], Asked | None]:
-    """The rows that are stored where one key is put, and its record if it needs one; errors as `alternatives`."""
+    """The rows to store for one key that is put, and its record if it needs one; errors as `alternatives`."""
     reject_nothing(tags, where, area)
     given = [] if tags is None else tags
     rows = alternatives(given, where, area, plane=plane, declared=declared)
@@ -89,7 +89,7 @@ def rows_to_put(
 ) -> RowsToPut:
     """Columns as `rows_to_store` takes them, and columns of data; errors as there.
 
-    The rows of a key are alternatives; a record stands beside the first of them.
+    The rows of a key are alternatives; its record goes with the first of them.
     """
     rows = rows_to_store(columns, key_type, plane=plane, threads=threads, declared=declared)
     keys = from_strings(rows.keys) if isinstance(rows.keys, Strings) else pa.array(rows.keys)
@@ -150,7 +150,7 @@ def _as_given(columns: Mapping[str, Any], count: int, *, plane: bool) -> pa.Tabl
 
 
 def _only_tags(rows: TagLists) -> pa.Array:
-    """The tag of each row, null where it has none."""
+    """The tag of each row, null if it has no tag."""
     lists = from_tag_lists(rows)
     places = np.where(np.diff(rows.offsets) > 0, rows.offsets[:-1] - rows.offsets[0], -1)
     return lists.flatten().take(pa.array(places, mask=places < 0))

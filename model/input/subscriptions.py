@@ -205,7 +205,7 @@ def tags_of(batch: pa.RecordBatch, instead: Iterable[str]) -> pa.Array:
 
 
 class Conditions(NamedTuple):
-    """What the rows of a table ask for beside their tags."""
+    """The conditions in the rows of a table, besides their tags."""
 
     number: I64Array  # of each row, which of the alternatives it has
     rows: list[list[list[str]]]  # of different rows, the tags that each conjunction adds
@@ -220,7 +220,7 @@ def conditions_of(
     plane: bool,
     declared: Declared | None = None,
 ) -> Conditions:
-    """The conditions of `count` rows: a column of expressions, null where there is none, or one expression for all.
+    """The conditions of `count` rows: a column of expressions with nulls, or one expression for all.
 
     Each different text is read once. InvalidTypeError, InvalidValueError and FilterError name the row, counted from
     `first_row`; or the length is another.
@@ -241,7 +241,7 @@ def conditions_of(
 
 
 def texts_of(where: Any, count: int, name: str = "where", *, first_row: int = 0) -> pa.Array:
-    """A column of `count` expressions, null where there is none; InvalidTypeError, InvalidValueError."""
+    """A column of `count` expressions or nulls; InvalidTypeError, InvalidValueError."""
     texts = pa.chunked_array(_texts(where, name, first_row), pa.large_string()).combine_chunks()
     if len(texts) != count:
         raise InvalidValueError(f"{name} must have a text or a null for each of the {count} sets, not {len(texts)}")
@@ -306,7 +306,7 @@ def with_conditions(
     threads: int = 1,
     declared: Declared | None = None,
 ) -> tuple[list[TagLists], I64Array | None]:
-    """The rows of all chunks with the tags of their columns `constraints`, `area` and `where`, those that there are.
+    """The rows of all chunks with the tags of the columns `constraints`, `area` and `where`, if present.
 
     A row comes as often as its expression has alternatives: from which row each comes, `None` if each comes once.
     InvalidTypeError, InvalidValueError, NullError and FilterError name the row.
@@ -455,7 +455,7 @@ def constraint_rows(
 
 
 def _empty_ranges(columns: Columns, tags: Strings) -> BoolArray:
-    """Constraints whose two ends have no value between them: nothing stands behind the name in their tags."""
+    """Constraints whose two ends have no value between them: their tags end with the name."""
     lengths, names = np.diff(tags.offsets), np.diff(columns.names, axis=1)[:, 0]
     found: BoolArray = _HAS_ENDS[columns.operators] & (lengths == names + _AROUND_NAME)
     return found
@@ -519,7 +519,7 @@ class _Read:
         )
 
     def _keys(self, fields: dict[str, pa.Array], field: str, owners: I64Array, threads: int) -> _Keys:
-        """The keys of values, of each of which one array has one, and the constraints that they belong to."""
+        """The keys of all values, each given in one of several arrays, and the constraints that they belong to."""
         count, found = len(owners), []
         label = f"{self._name}: field {field!r}"
 
@@ -595,7 +595,7 @@ class _Read:
         if not _has_operands(count, has_value, has_upper, len(members), columns.has_list[number]):
             return InvalidValueError(f"{place}: {operator} needs {_NEEDED[count]}")
         if any((one == SEVERAL).any() for one in (*given, members)):
-            return InvalidValueError(f"{place}: there are several values where one must be; leave others null")
+            return InvalidValueError(f"{place}: several values are given, but only one is allowed; leave others null")
         try:
             self._constraint(number, columns)
         except TagMatchError as error:
@@ -645,7 +645,7 @@ def _plain(name: str, values: pa.Array) -> list[tuple[str, pa.Array]]:
 
 
 def _has_operands(count: int, has_value: bool, has_upper: bool, members: int, has_list: bool) -> bool:
-    """Whether there are as many operands as an operator needs, and where it needs them."""
+    """Whether operands are as many as an operator needs, and in the right fields."""
     if count == MANY:
         return has_list and not has_value and not has_upper
     if members:

@@ -161,7 +161,7 @@ def _of_units(units: I64Array, scale: int) -> Strings:
 
 
 def _signs_of_error(quotients: F64Array, power: float, units: I64Array) -> F64Array:
-    """Above 0 where a quotient is greater than `units / power`, 0 where it is equal, and below 0 where it is less.
+    """The sign of `quotient - units / power`, exactly: above 0, 0 or below 0.
 
     The product of two doubles is the sum of two, which are exact (Dekker, Numerische Mathematik 1971).
     """

@@ -92,7 +92,7 @@ def number_in(number):
 
 @inlined
 def address_in(given):
-    """The address of which a `bytes` has the bytes."""
+    """The address of the bytes of a `bytes`."""
     return _array(_words_in(given), _ONE)[0]
 
 
@@ -142,7 +142,7 @@ def _copied(texts, is_tuple, offsets, data, spare):
 
 @lent
 def new_list(count):
-    """A new list with room for so many; 0 for lack of memory, which Python then says, as of all that is new."""
+    """A new list with room for `count` objects; 0 without memory, for which Python raises, as for all new objects."""
     return _new_list(count)
 
 
@@ -166,7 +166,7 @@ def put_text(listed, place, data, begin, end):
 
 @lent
 def forgotten(made):
-    """0, in place of what is not wanted any more."""
+    """Let go of an object; returns 0, to store in its place."""
     _decref(made)
     return made - made
 

@@ -182,7 +182,7 @@ def siphash(data, start, stop, key0, key1):
     v0, v1 = key0 ^ _U(0x736F6D6570736575), key1 ^ _U(0x646F72616E646F6D)
     v2, v3 = key0 ^ _U(0x6C7967656E657261), key1 ^ _U(0x7465646279746573)
     at, end = _U(start), _U(stop)
-    # The last word has what is left of the data and, in its last byte, the length modulo 256
+    # The last word has the rest of the data and, in its last byte, the length modulo 256
     last = (end - at) << _U(56)
     while at + _U(8) <= end:
         word = read64(data, at)
@@ -237,7 +237,7 @@ def _signatures(offsets, ranks, hashes, first, last, out):
         base, tags = offsets[begin], offsets[end] - offsets[begin]
         if tags > len(of_batch):
             of_batch = np.empty(2 * tags, np.uint64)
-        # A loop of its own, so that many cache misses are waited for at once
+        # A separate loop, so that the processor waits for many cache misses at once
         for i in range(tags):
             of_batch[i] = hashes[ranks[base + i]]
         for row in range(begin, end):

@@ -1,4 +1,4 @@
-"""Python itself runs kernels that are not compiled yet, where there is little to do: to compile one takes seconds.
+"""Python itself runs kernels that are not compiled yet, if they have little to do: compiling one takes seconds.
 
 There is no second text of a kernel. Its own code runs with what it names replaced: other kernels by their code, what
 only compiled code has by what Python can call, and arrays by such whose elements are Python's own numbers, which are
@@ -25,7 +25,7 @@ from llvmlite import ir
 from tagmatch.model.kernels.kept import load
 from tagmatch.model.parallel import in_one_step
 
-#: Python runs a kernel whose arguments have no more numbers than this, until that has taken so many seconds of CPU in
+#: Python runs a kernel whose arguments have no more numbers than this, until that has taken these seconds of CPU in
 #: all: about as long as to compile it takes
 FEW, PATIENCE = 1 << 14, 1.0
 
@@ -34,7 +34,7 @@ _ALL_BITS = (1 << 64) - 1
 
 
 def compile_at_once() -> None:
-    """Have this process compile each kernel before its first use, however little there is to do."""
+    """Compile each kernel of this process before its first use, however little it has to do."""
     global FEW
     FEW = -1
 
@@ -60,12 +60,12 @@ _instead: dict[Any, Callable[..., Any]] = {}
 
 
 def instead(compiled: Any, function: Callable[..., Any]) -> None:
-    """Have Python call this function in place of what only compiled code has."""
+    """Register the function that Python calls in place of a compiled one."""
     _instead[compiled] = function
 
 
 def by_python_first(compiled: Any, function: Callable[..., Any]) -> Any:
-    """Have Python run a kernel that is neither compiled nor kept, where it has little to do; the kernel.
+    """Let Python run a kernel with little to do while it is neither compiled nor kept; returns the kernel.
 
     How much that is says its attribute `elements`, of its arguments. Once it is compiled, nothing is asked here.
     """
@@ -188,7 +188,7 @@ class _Module:
 
 
 def _in_place_of(value: Any) -> Any:
-    """What stands for a value that a kernel names."""
+    """The Python counterpart of a value that a kernel names."""
     if isinstance(value, ModuleType):
         return _Module(value)
     if isinstance(value, type):
@@ -261,7 +261,7 @@ _INT64 = ir.IntType(64)
 
 @cache
 def _in_order() -> tuple[Callable[[int, int], int], Callable[[], None], Any]:
-    """What adds to a word in one step, what puts memory in order, and what has their code: compiled threads go on."""
+    """Compiled code that adds to a word in one step, a fence of memory, and their owner; threads go on with them."""
     module = ir.Module()
     for result, arguments in ((_INT64, [_INT64, _INT64]), (ir.VoidType(), [])):
         function = ir.Function(module, ir.FunctionType(result, arguments), f"of_{len(arguments)}")

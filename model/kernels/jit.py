@@ -157,7 +157,7 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def named_apart(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, named by what is around it, too, if it is one of several.
+    """The function, renamed after its surroundings, too, if it is one of several.
 
     Numba calls the constants of kept code by the name of its function and a number that counts those of a process: of
     two such functions, compiled by two processes, one would take the constants of the other.

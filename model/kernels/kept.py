@@ -154,7 +154,7 @@ _SHIPPED = Path(__file__).parents[2] / "compiled" / _FOLDER
 
 @cache
 def cache_folder() -> str | None:
-    """Folder of compiled kernels; `None` if there can be none.
+    """Folder of compiled kernels; `None` if no folder is safe to use.
 
     It is in `NUMBA_CACHE_DIR`, where that is set, else in `XDG_CACHE_HOME`, else in `~/.cache`. What is there are
     pickles, which run as code: only this user or root may be able to write them.
@@ -195,7 +195,7 @@ def _warn_of_cache(error: OSError) -> None:
 
 
 class NotKeptError(Exception):
-    """A kernel is to be loaded, and is not there."""
+    """A kernel should be loaded, but is not kept."""
 
 
 class _Loading(threading.local):
@@ -221,7 +221,7 @@ def load(compiled: Any, types: tuple[Any, ...]) -> bool:
 
 
 class NamedPlace:
-    """Tells Numba where the machine code of a kernel is kept: by what it is called, not by where it is installed."""
+    """Tells Numba where the machine code of a kernel is kept: by the kernel's name, not by the installation's place."""
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._py_file = file  # which Numba names in a warning
@@ -270,7 +270,7 @@ class KeptByCode:
         return *map(code_digest, [self._function, *used]), *parent._index_key(types, codegen)
 
     def load_overload(self, sig: Any, context: Any) -> Any:
-        """Return machine code, if there is some; what cannot be read, as after a loss of power, is forgotten."""
+        """Return machine code, if it is kept; a file that cannot be read, as after a loss of power, is forgotten."""
         parent: Any = super()
         try:
             return parent.load_overload(sig, context)
@@ -331,7 +331,7 @@ def kept(compiled: Any, function: Callable[..., Any]) -> Any:
 
 
 def _once_for_all_processes(compile_one: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Have processes that need a kernel at the same time wait for the one that compiles it, and load what it keeps."""
+    """Let one process compile a kernel while others that need it wait, and then load the kept code."""
     place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7])
 
     @wraps(compile_one)

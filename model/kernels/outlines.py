@@ -7,7 +7,7 @@ odd number of edges; an edge counts that begins below the place and does not end
 comparisons decide without an error. What lies on an edge, or so near that rounding may hide it (`_ROUNDED`, by the
 distance from the middle), belongs to the polygon, for outlines and holes alike.
 
-A corridor has what is at most so far from an edge: along the ground by the sine of the angle to its great circle, and
+A corridor is all within a distance of an edge: along the ground by the sine of the angle to its great circle, and
 from its ends by chords, as circles are (`tagmatch.model.kernels.sphere`).
 
 Numbers of an outline as it is tested: of a polygon on the sphere the unit vector of the middle and those of both axes,
@@ -421,7 +421,7 @@ def outline_has_each(
 def prepared(
     kinds: U8Array, numbers: F64Array, offsets: I64Array, bounds: F64Array, *, plane: bool
 ) -> tuple[Outlines, U8Array]:
-    """Outlines as they are tested, and what is wrong with each; `bounds` gets the circles, or boxes, around them.
+    """Outlines as they are tested, and the fault of each; `bounds` gets the circles, or boxes, around them.
 
     Of other kinds than `POLYGON` and `CORRIDOR` there are no numbers.
     """

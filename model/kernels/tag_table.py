@@ -6,7 +6,7 @@ bucket fills from its front and, once full, flows over into the next.
 
 A tag's hash is its XXH64, and equal fingerprints are settled on the strings' bytes. Anybody can make any number of tags
 with one XXH64; so a tag that meets another one with its fingerprint goes, from then on, by its SipHash, whose key is
-the table's own. The key stands behind the last bucket.
+the table's own. The key follows the last bucket.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tagmatch.model.kernels.jit import copy, inlined, kernel
 from tagmatch.model.parallel import run_evenly
 
 MAX_TAGS = 2**32 - 2
-#: The number that stands for a tag that is not in the table
+#: The number of a tag that is not in the table
 UNKNOWN = np.uint32(0xFFFFFFFF)
 
 _U = np.uint64
@@ -86,7 +86,7 @@ def _same_bytes(data, start, stop, other, other_start, other_stop):
                 return False
         return True
     # Tags of up to 16 bytes, which most are, without a branch: the first eight bytes and the last eight, which overlap;
-    # of shorter tags the same eight twice, less what is behind the tag
+    # of shorter tags the same eight twice, less the bytes behind the tag
     short = length < 8
     keep = (_U(1) << _U(8 * (length & 7))) - _U(1) if short else ~_U(0)
     to_last = _U(0) if short else _U(length - 8)
@@ -152,7 +152,7 @@ def _place(slots, numbers, hashes, offsets, data):
 
 
 def new_key() -> U64Array:
-    """A key for a table, uint64[2], which nobody can guess."""
+    """A key for a table, uint64[2], which no attacker can guess."""
     return np.frombuffer(secrets.token_bytes(16), np.uint64)
 
 
@@ -172,7 +172,7 @@ def build_slots(
 @kernel
 def find_all(hashes, offsets, data, first, slots, known_offsets, known_data, out):
     """Write to `out` the number of each tag, UNKNOWN for those not in the table; tag `first + i` has `hashes[i]`."""
-    # Each miss of the cache gets its own loop, without a branch on what is read: the processor then waits for many
+    # Each miss of the cache gets its own loop, without a branch on the data: the processor then waits for many
     # misses at once instead of for one after the other. Branches come in the loop after it, when the data is at hand,
     # in the nearest cache, as a block has few tags.
     if len(known_offsets) == 1:
@@ -220,7 +220,7 @@ class _Table(NamedTuple):
 
 @kernel
 def _add_unknown(hashes, offsets, data, first, done, table, out):
-    """Number, from tag `done` on, those that are UNKNOWN, until all are or there is no room; returns where it ends."""
+    """Number the UNKNOWN tags from tag `done` on, as far as there is room; returns the end of those numbered."""
     slots, known_offsets, known_hashes, known_data, known = table
     count = known[0]
     used = known_offsets[count]
@@ -318,7 +318,7 @@ class TagInterner:
             hashes
         ):
             length = int(tags.offsets[first + done + 1] - tags.offsets[first + done])
-            # In one step, once there is all the memory: else what is there stays as it is
+            # In one step, once there is enough memory: without it, the table stays as it is
             self._table = _grown(self._table, length)
 
     @property
@@ -397,10 +397,10 @@ def reserved_among(strings: Strings) -> BoolArray:
 
 
 def constraints_among(strings: Strings) -> BoolArray:
-    """Of each string, whether it stands for a constraint, by how it begins."""
+    """For each string, whether it is the tag of a constraint, by how it begins."""
     return _among(strings, _CONSTRAINT)
 
 
 def areas_among(strings: Strings) -> BoolArray:
-    """Of each string, whether it stands for a constraint that asks for an area, by how it begins."""
+    """For each string, whether it is the tag of a constraint on an area, by how it begins."""
     return _among(strings, _AREAS)

@@ -66,14 +66,14 @@ class Log(Protocol):
     """A file that grows; each call is done wholly, or raises OSError."""
 
     def put(self, pieces: list[Any], at: int, nbytes: int) -> None:
-        """Write buffers, which have so many bytes, one behind the other, from a byte on."""
+        """Write buffers of `nbytes` in all one behind the other, from byte `at` on."""
 
     def cut(self, end: int) -> None:
-        """Leave out what is behind a byte."""
+        """Cut the file behind a byte."""
 
     @property
     def sync(self) -> Callable[[], object]:
-        """Waits until what was written lasts; in one step of C, if Ctrl-C is not to leave the outcome open."""
+        """Waits until all written bytes last; in one step of C, unless Ctrl-C may leave the outcome open."""
 
     def close(self) -> None:
         """Let go of it."""
@@ -167,7 +167,7 @@ class ByteStore(ABC):
                 yield folder
         except OSError as error:
             raise TagMatchError(
-                f"cannot make the files that {self} is to have: {error}; the variable TMPDIR says in which folder"
+                f"cannot make the new files of {self}: {error}; the variable TMPDIR names the folder for them"
             ) from error
 
     @contextlib.contextmanager

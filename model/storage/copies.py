@@ -85,7 +85,7 @@ def restore(source: Repository, target: Repository, *, replace: bool = False) ->
         with _target(target) as place:
             if place.is_taken and not replace:
                 raise IndexExistsError(
-                    f"there is an index at {target} already; with `replace` it is lost, and what is staged in it"
+                    f"there is an index at {target} already; `replace` deletes it and its staged changes"
                 )
             return _copy(original, place, _kept_by(original.manifest) if place.current is None else None, {})
 
@@ -97,7 +97,7 @@ def _kept_by(manifest: Manifest) -> int:
 
 
 def _copy(original: _Original, place: _Target, keep: int | None, marks: Manifest) -> Copied:
-    """Copy an index there, which then keeps so many earlier snapshots (default: as it does), with marks of its own."""
+    """Copy an index there; the copy keeps `keep` earlier snapshots (default: as before) and has its own marks."""
     found, made, there = original.manifest, place.made, place.index.files
     files, new, old = files_in(found), 0, 0
     for name in sorted(names_of(found)):
@@ -235,7 +235,7 @@ class _Target:
     is_taken: bool  # whether there is an index, or changes are staged for one
 
     def put(self, name: str) -> None:
-        """Put there what was made under this name, if that is another machine: then this one needs less room."""
+        """Move a file made under this name to its store, if that is remote, so that this machine needs less room."""
         if not self.index.files.in_place:
             self.index.files.put(self.made / name, name)
             remove(self.made / name)

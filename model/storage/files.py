@@ -84,7 +84,7 @@ def make_folder(path: Path) -> list[Path]:
     path = path.absolute()
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     there = missing[-1].parent if missing else path
-    with contextlib.suppress(PermissionError):  # of someone else, so not by a program of ours
+    with contextlib.suppress(PermissionError):  # it belongs to another user, so tagmatch did not make it
         sync(there.parent)
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)

@@ -83,7 +83,7 @@ class LocalFolder(ChangeableStore):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def kind(self, name: str = "") -> Kind | None:
-        with self._looking():  # once: what comes and goes is not half of each
+        with self._looking():  # once: a file that comes or goes is seen whole or not at all
             try:
                 mode = (self.place / name).stat().st_mode
             except OSError as error:
@@ -138,7 +138,7 @@ class LocalFolder(ChangeableStore):
         if not self.place.is_dir():
             raise TagMatchError(
                 f"{os.uname().nodename} has no folder {self.place}, which another machine has made: an index must be "
-                "where all machines mount the same folder, or on a store that all of them reach"
+                "in a folder that all machines mount, or on a store that all of them reach"
             )
         return self.place
 
@@ -220,7 +220,7 @@ class LocalFolder(ChangeableStore):
             return not lock.take(fcntl.LOCK_SH)
 
     def log(self, name: str, *, new: bool = False) -> Log:
-        """See `ByteStore`: whatever has the name of a new one goes, and is not written to: it may be a link."""
+        """See `ByteStore`: a file under the name of a new log is removed, not written to: it may be a link."""
         if new:
             remove(self.place / name)
         return _Log(name, "x+" if new else "r+", opener=partial(open_plain, self.place))
@@ -512,7 +512,7 @@ def _file_system(uri: str, options: StoreOptions | None) -> tuple[Any, str]:
 
 
 def _arrow_uri(uri: str) -> str:
-    """The URI as Arrow takes it; small files go to S3 by one request, where it takes three by default."""
+    """The URI as Arrow takes it; small files go to S3 by one request, instead of Arrow's usual three."""
     scheme, colon, rest = uri.partition(":")
     scheme = _SCHEMES.get(scheme, scheme)
     if scheme == "s3" and _AT_ONCE not in rest:

@@ -235,7 +235,7 @@ _SEGMENT = {
 }
 _KEPT = {"name": re.compile(r"MANIFEST-[0-9]{1,19}\.json"), "number": _COUNT, "sets": _COUNT, "until": _TIME, **_FILE}
 #: What each field may have: text of a pattern, an integer of a range, one of several values, a time, a list, or an
-#: object of fields, all of which have names of a pattern or which are named; those with a `?` need not be there
+#: object of fields with names of a pattern or with given names; a field with a `?` is optional
 _MANIFEST = {
     "snapshot": re.compile(rf"snapshot-{_SUM}"),
     "layout": ("balanced", "rarest"),
@@ -257,7 +257,7 @@ _ALWAYS = ("vocabulary", "tagsets", "keys", "partitions")
 
 
 def check_manifest(manifest: Any) -> None:
-    """Reject what has not the form of a manifest of format 3 or newer; ValueError says which value is wrong."""
+    """Reject a manifest that has not the form of format 3 or newer; ValueError names the wrong value."""
     _check(manifest, _MANIFEST, "manifest")
     if not manifest["segments"]:
         raise ValueError("segments are none")

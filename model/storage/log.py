@@ -1,7 +1,7 @@
 """Staged changes that last: a log of them instead of an index.
 
 One program at a time has the log. It is the file `staged-00000007.log` of generation 7, or several that follow each
-other; `log_records` has the format of what is in them.
+other; `log_records` has the format of their records.
 
 What a crash leaves half-written is a torn tail, which is cut: a log ends before the first place that has no sound
 record with the next number. It may be no tail but damage, which is an error:
@@ -76,7 +76,7 @@ def failing(what: str) -> Iterator[None]:
 class LogFile:
     """A log that has been looked through."""
 
-    files: ChangeableStore  # where it is
+    files: ChangeableStore  # its folder or store
     name: str
     header: LogHeader | None  # none of a file that was not begun wholly
     records: int = 0  # that count
@@ -151,7 +151,7 @@ def _begun(files: ChangeableStore, name: str, generation: int | None = None) -> 
 
 
 def _looked_through(log: LogFile, on_disk: int) -> LogFile:
-    """A log that is begun, of which so many bytes were on disk, with what counts of it."""
+    """A log that has begun, with `on_disk` bytes known to be on disk, and its valid records."""
     if log.header is None:
         return log
     records = rows = 0
@@ -164,7 +164,7 @@ def _looked_through(log: LogFile, on_disk: int) -> LogFile:
             key_type = record.key_type
             records, rows, end = records + 1, rows + record.rows, end + HEADER_BYTES + len(body)
         if end < on_disk:
-            raise _damaged(log, end, "does not have a sound record where one was on disk")
+            raise _damaged(log, end, "has a damaged record in a place that was on disk")
         file.seek(end)
         tail = file.read(log.end - end)
     places = [match.start() for match in re.finditer(MAGIC, tail)]
@@ -213,7 +213,7 @@ def _reading(files: ChangeableStore) -> AbstractContextManager[None]:
 
 
 def key_type_of_logs(files: ChangeableStore) -> KeyType | None:
-    """The type of the keys of all that is staged where there is no index; `None` if nothing is; errors as `scan`."""
+    """The key type of the staged changes without an index; `None` if no changes are staged; errors as `scan`."""
     return next((log.key_type for log in _scan_unlocked(files, 1) if log.key_type is not None), None)
 
 
@@ -264,7 +264,7 @@ class LogWriter:
         assert log.header is not None
         self.file, self._log, self.header = file, log, log.header
         self.records, self.end = log.records, log.end
-        self.on_disk = LOG_HEADER_BYTES  # so many bytes are known to be
+        self.on_disk = LOG_HEADER_BYTES  # this number of bytes is known to be
         self.last = log.end  # where the last record begins, if it was appended here and not taken back
         self._has_waste = self._is_in_doubt = False
 
@@ -412,7 +412,7 @@ class Journal:
                         some = f" of {log.torn_records} calls or more" if log.torn_records else ""
                         warnings.warn(
                             f"{log} ended with {log.torn_bytes} bytes that were not written wholly, as the program or "
-                            f"the machine stopped meanwhile; they are cut, and the staged changes{some} that were in "
+                            f"the machine stopped during it; they are cut, and the staged changes{some} that were in "
                             "them are lost",
                             StagedChangesWarning,
                             stacklevel=3,
@@ -474,7 +474,7 @@ class Journal:
                     self._sync_all(position)
 
     def _is_on_disk(self, position: int) -> bool:
-        on_disk = self._on_disk  # which `rotate` raises after it has said what is in doubt
+        on_disk = self._on_disk  # which `rotate` raises after it has recorded the doubt
         if any(position in lost for lost in self._in_doubt):
             raise TagMatchError(
                 f"the disk has failed to take a staged change of the index {self._files}; it is still staged in "
@@ -515,7 +515,7 @@ class Journal:
     # -- generations ---------------------------------------------------------------------------------------------------
 
     def rotate(self) -> int:
-        """Begin another generation for later records, unless this one has none; returns the one that there is then."""
+        """Begin another generation for later records, unless this one is empty; returns the current one."""
         with self._syncing, self._writing:
             self._reject_if_closed()
             log = self._log

@@ -59,7 +59,7 @@ _NO_INDICES = bytes(8)
 
 # File systems write blocks of this size, or of a multiple
 _BLOCK_BYTES = 512
-# The least that is taken for the rest of an empty block: a record's header has no so many zeros, even if damaged
+# The least run of zeros that is taken for the rest of an empty block: no record's header has as many, even if damaged
 _EMPTY_BYTES = 16
 
 _U32_LIMIT = 2**32
@@ -382,7 +382,7 @@ def _kinds(kinds: U8Array) -> U8Array:
 
 
 def _asked_in(data: bytes, rows: int) -> list[Asked]:
-    """What keys are put with, of so many rows: a length and a text each."""
+    """The texts that keys were put with, a length and a text for each row."""
     texts, place = [], 0
     for _ in range(rows):
         (length,) = struct.unpack_from("<I", data, place)

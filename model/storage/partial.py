@@ -162,7 +162,7 @@ class _Tables:
     def fetch(self, array: Any, firsts: I64Array, lasts: I64Array) -> None:
         """Fetch the elements `firsts[i]` to `lasts[i]` of an array."""
         if (firsts < 0).any() or (lasts < firsts).any() or (lasts > len(array)).any():
-            raise IndexCorruptError(f"{self.store} is damaged: a table points to what is not there; {ADVICE}")
+            raise IndexCorruptError(f"{self.store} is damaged: a table points beyond its data; {ADVICE}")
         some = lasts > firsts
         if not some.any():
             return

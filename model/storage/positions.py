@@ -103,7 +103,7 @@ def _found_in(files: ByteStore) -> tuple[Positions, bool] | None:
 
 
 def read_positions(text: bytes, where: str) -> tuple[Positions, bool]:
-    """What a file has, and whether that is on the plane; IndexCorruptError says where it is."""
+    """The contents of a file, and whether they are on the plane; IndexCorruptError names the place."""
     try:
         with threads_of_arrow(), pa.ipc.open_file(pa.BufferReader(text)) as reader:
             schema = reader.schema

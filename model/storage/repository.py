@@ -138,7 +138,7 @@ class Repository:
             if entry["number"] == self.number:
                 return self._earlier(entry)
         *earlier, last = (info.number for info in snapshots_in(current))
-        told = f"{last} only; keep_snapshots says how many earlier ones are to be kept from now on"
+        told = f"{last} only; set keep_snapshots to keep earlier ones from now on"
         if earlier:
             told = f"{', '.join(map(str, earlier))} and {last}, the current one"
         raise IndexNotFoundError(f"the index {self} does not keep a snapshot {self.number}; it has {told}")
@@ -235,7 +235,7 @@ class Repository:
             )
         if self.number is not None:
             raise InvalidValueError(
-                f"cannot change snapshot {self.number} of the index {self}: what is opened by its number is read-only; "
+                f"cannot change snapshot {self.number} of the index {self}: snapshots opened by number are read-only; "
                 "open the index without a number, or have save() write this snapshot to a path"
             )
 
@@ -398,7 +398,7 @@ class Repository:
             return None
 
     def replaceable(self) -> Manifest | None:
-        """The manifest of the index, if there is one that is not damaged; errors as `save`."""
+        """The manifest of the index, `None` if it is missing or damaged; errors as `save`."""
         with contextlib.suppress(IndexCorruptError):
             return self.manifest() if self.has_index() else None
         return None
@@ -467,7 +467,7 @@ def location_of(given: object, name: str, number: int | None = None, options: St
 
 
 def user_path(text: str) -> str:
-    """A path as a person writes it, perhaps with a `~` of a user that there is, else an InvalidValueError."""
+    """A path as a person writes it; `~` is expanded, and InvalidValueError names an unknown user."""
     found = os.path.expanduser(text)
     if found.startswith("~"):
         raise InvalidValueError(

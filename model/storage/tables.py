@@ -340,7 +340,7 @@ def write_snapshot(snapshot: Snapshot, folder: Path, there: Iterable[Entry]) -> 
 def manifest_of(entries: Sequence[Entry], options: LayoutOptions, key_type: KeyType) -> Manifest:
     """The manifest of a snapshot that says this of the segments, without its own checksum."""
     deleted = sum(entry.get("deleted", {"rows": 0})["rows"] for entry in entries)
-    # A snapshot is its layout, and the contents of its files, which their names stand for
+    # A snapshot is its layout and the contents of its files; names identify contents
     names = [(entry["name"], entry.get("deleted", {}).get("name")) for entry in entries]
     said = declared_entries(options)
     text = f"{options.layout} {options.max_partition_size} {names}{f' {said}' if said else ''}"
@@ -395,7 +395,7 @@ def segment_entry(files: Mapping[str, Entry], rows: int, tags: int, seed: int) -
 
 
 def kinds_of(tags: Strings) -> Entry:
-    """What manifests say of a segment some of whose tags stand for constraints, or for areas."""
+    """What manifests say of a segment with tags of constraints, or of areas."""
     if not has_reserved(tags):
         return {}
     return {CONSTRAINTS: True, **({AREAS: True} if areas_among(tags).any() else {})}
@@ -451,7 +451,7 @@ def read_segments(
     """The segments whose files an index has, each as long as it has to be; IndexCorruptError, IndexVersionError.
 
     To verify them, all is read: files have their checksums, and no number in tables points out of them. Of segments
-    that an earlier snapshot has, with sound files, only deletions are read: names stand for contents.
+    that an earlier snapshot has, with sound files, only deletions are read: equal names mean equal contents.
     """
     read = partial(_mapped_table, store, verify)
     known = {} if earlier is None else {(each.name, each.options): each for each in earlier.segments if each.is_sound}
@@ -478,7 +478,7 @@ def read_segments(
 def _with_deletions(old: Segment, entry: Entry, read: Read) -> Segment | None:
     """A segment with the very tables of an earlier one; `None` if it has rows again that were deleted there.
 
-    Of the same tables more and more rows are deleted; where some come back, it is another segment, though its name is
+    Of the same tables more and more rows are deleted; if some come back, it is another segment, though its name is
     the same.
     """
     deletions = _deletions(entry, read)
@@ -501,7 +501,7 @@ def reject_reserved(tags: Strings, path: object) -> None:
     """Reject tags of constraints of the segment at a path whose manifest says of none; IndexVersionError."""
     if has_reserved(tags):
         raise IndexVersionError(
-            f"{path} has tags that begin with U+0000 and +, - or =, which stand for constraints since format 5; with "
+            f"{path} has tags that begin with U+0000 and +, - or =, which format 5 reserves for constraints; with "
             "the version of tagmatch that wrote the index, store these sets with other tags"
         )
 

@@ -1,1 +1,1 @@
-"""What a subscription asks of a message beside its tags: constraints on attributes, and the language of these."""
+"""The conditions that a subscription adds to its tags: constraints on attributes, and their language."""

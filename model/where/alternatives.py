@@ -1,4 +1,4 @@
-"""What an expression becomes: rows of tags and tests, in a normal form, of which a message must satisfy one.
+"""The normal form of an expression: rows of tags and tests; a message must satisfy one of them.
 
 `not` goes to the leaves, by De Morgan's laws, and `and` below `or`, by the distributive law. Then tests
 that others imply are left out of rows, and rows that cannot hold, or that others imply, are left out. Tests of one
@@ -30,7 +30,7 @@ _MOST_MADE = 1 << 12
 
 
 class Gate(NamedTuple):
-    """Whether so many parts hold: all of them for `and`, one for `or`; another number becomes one test."""
+    """Whether at least `least` parts hold: all for `and`, one for `or`; another number becomes one test."""
 
     least: int
     parts: tuple[Expression, ...]
@@ -80,9 +80,9 @@ def terms_in(expression: Expression) -> Iterator[Term]:
 
 
 def rows_for(expression: Expression, *, is_stored: bool = False) -> list[Row]:
-    """The rows of which a message satisfies one if and only if it satisfies the expression; equal ones once.
+    """The rows of an expression, each once: a message satisfies the expression if and only if it satisfies one of them.
 
-    What stands in a stored set is one test, also if it counts to one, or to all. More than `MAX_CONJUNCTIONS` are one
+    A test in a stored set stays one test, also if it counts to one, or to all. More than `MAX_CONJUNCTIONS` become one
     row, with a test of parts. FilterError for more than `MAX_DEPTH` parentheses, a test without a negation, or an area
     among parts.
     """
@@ -106,7 +106,7 @@ def _order(terms: Terms) -> list[str]:
 
 
 def _rows(expression: Expression, *, negated: bool, depth: int) -> list[Terms]:
-    """The conjunctions that an expression, or what holds where it does not, becomes."""
+    """The conjunctions that an expression, or its negation, becomes."""
     if depth > MAX_DEPTH:
         raise _too_deep()
     if isinstance(expression, Not):
@@ -166,7 +166,7 @@ def _all_of(terms: Terms) -> Term:
 
 
 def _parts(gate: Gate, *, negated: bool, depth: int) -> Term:
-    """A test of so many parts, be it one or all."""
+    """A test that counts parts, also if it needs one or all."""
     terms = [_all_of(_terms(part, negated=negated, depth=depth + 1)) for part in gate.parts]
     return _some_of(len(terms) - gate.least + 1 if negated else gate.least, terms)
 
@@ -186,7 +186,7 @@ def _conjuncts(term: Term) -> list[Term]:
 
 
 def _disjuncts(term: Term) -> list[Term]:
-    """The terms of which one holds if this one does, and the other way round."""
+    """The terms of a disjunction that is equal to this term."""
     return _within_parts(term, all_hold=False)
 
 

@@ -1,4 +1,4 @@
-"""Areas that subscriptions ask for: a circle, a box, what is near the subscriber, or an outline; and their texts.
+"""Areas of subscriptions: a circle, a box, the surroundings of the subscriber, or an outline; and their texts.
 
 They do not know their geometry. On the sphere, which is the usual one, `lon` and `lat` are degrees and `metres` is the
 distance along the ground; on the plane (`plane=True` of an index), they are x, y and a distance in the same units.
@@ -126,12 +126,12 @@ class Near:
 
 Area = Circle | Box | Near | Polygon | Corridor
 
-#: The kinds of areas by their names in the language, of which the first letter stands for them
+#: The kinds of areas by their names in the language; the first letter is the kind's letter in a tag
 KINDS: dict[str, type[Circle] | type[Box] | type[Near]] = {"circle": Circle, "box": Box, "near": Near}
 #: The names of their fields
 FIELDS = {name: tuple(field.name for field in fields(kind)) for name, kind in KINDS.items()}
 
-#: Degrees of which places on the sphere are at most
+#: The greatest degrees of places on the sphere
 MAX_LON, MAX_LAT = 180.0, 90.0
 
 _NAMES = {kind: name for name, kind in KINDS.items()}
@@ -175,8 +175,8 @@ def check(area: object, *, plane: bool) -> None:
             raise InvalidValueError(out_of_range(field, value, other, getattr(area, other)))
 
 
-def out_of_range(field: str, value: float, other: str, beside: float) -> str:
-    """What is wrong with a number of degrees, of a place of which `beside` is the other number, called `other`.
+def out_of_range(field: str, value: float, other: str, at_other: float) -> str:
+    """The error for a number of degrees; `at_other` is the place's other number, called `other`.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def out_of_range(field: str, value: float, other: str, beside: float) -> str:
     """
     limit = LIMITS[field]
     names = (other, field) if limit == MAX_LAT else (field, other)
-    is_swapped = limit == MAX_LAT and abs(value) <= MAX_LON and abs(beside) <= MAX_LAT
+    is_swapped = limit == MAX_LAT and abs(value) <= MAX_LON and abs(at_other) <= MAX_LAT
     hint = f"; {' and '.join(names)} seem swapped: {names[0]} comes first" if is_swapped else ""
     return f"{field} must be from -{limit:.0f} to {limit:.0f}, not {value!r}{hint}"
 
@@ -198,7 +198,7 @@ def _name_of(area: object) -> str:
 
 
 def payload_of(area: Area, *, plane: bool) -> str:
-    """What stands for an area in a tag, as in the table above; InvalidTypeError if it is none."""
+    """The text of an area in a tag, as in the table above; InvalidTypeError if it is no area."""
     if isinstance(area, Polygon | Corridor):
         return outlines.payload_of(area, plane=plane)
     name = _name_of(area)
@@ -207,7 +207,7 @@ def payload_of(area: Area, *, plane: bool) -> str:
 
 
 def area_in(payload: str) -> Area | None:
-    """The area that this stands for, in either geometry; `None` if it stands for none."""
+    """The area with this text, in either geometry; `None` if it is no area's."""
     found = _PAYLOAD.fullmatch(payload)
     if found is None:
         return outline_in(payload) if payload[:1] in _OUTLINES else None

@@ -21,7 +21,7 @@ MOST_STATES = 1000
 NEVER, FOUND = 0, 1
 # Most nodes, and most of them that are looked at until all states are known
 _MOST_NODES, _MOST_LOOKS = 5_000, 2_000_000
-# The most texts one of which must be there
+# The most texts in a list whose texts are alternatives
 _MOST_NEEDED = 16
 # As many patterns as are stored again when a segment is made
 _REMEMBERED = 1 << 14
@@ -98,7 +98,7 @@ class _Automata:
     """Nodes of a pattern: each takes a byte, or is a place, or goes on to others; the last one is reached if found."""
 
     def __init__(self, pattern: Node) -> None:
-        # Of each node, the bytes that it takes, as bits, and its kind if it takes none; and where it goes on
+        # For each node: the bytes that it takes, as bits; its kind if it takes no byte; and the nodes that follow
         self._bytes, self._kinds, self._next = [0], [""], [0]
         self._also: dict[int, list[int]] = {}
         self._shared: dict[Any, int] = {}
@@ -323,7 +323,7 @@ def _letter(part: Node) -> str | None:
 
 
 def _contained(part: Node) -> tuple[str, ...]:
-    """Texts one of which each found text contains; none if that cannot be said."""
+    """Alternative texts: each found text contains at least one of them; empty if that cannot be said."""
     if part.kind == "times":
         return _contained(part.parts[0]) if part.least else ()
     if part.kind == "any":

@@ -21,7 +21,7 @@ from tagmatch.model.where.values import NAN, check_name, domain_of
 NOW = "now()"
 #: Operators that compare, and those that say the same of both sides the other way round
 MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-#: Those after which an attribute stands in backquotes, unless a duration does, too: `city = Nice` lacks quotes
+#: Operators after which an attribute needs backquotes, unless a duration follows, too: `city = Nice` lacks quotes
 IN_QUOTES = ("=", "!=")
 #: Nanoseconds of units, the greatest first
 UNITS = {"week": 604_800 * 10**9, "day": 86_400 * 10**9, "hour": 3_600 * 10**9, "minute": 60 * 10**9, "second": 10**9}

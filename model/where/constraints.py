@@ -1,4 +1,4 @@
-"""Tests of one attribute, or of where a message is: their operators, and the tags that stand for them in stored sets.
+"""Tests of an attribute, or of a message's place: their operators, and the tags that encode them in stored sets.
 
 There is one table of operators, from which the language, columns, their kernels, texts and errors are made. A new
 operator that holds for values in ranges is a line in it. Two cuts say what a range is: a cut is a side of a key, `[`
@@ -21,11 +21,11 @@ kind  attribute           what it is compared with
 `t`   none                a tag, always negated: the message does not have it
 `a`   none                an area, as `tagmatch.model.where.areas` writes it: the message is within it
 `p`   none                how many parts must hold, `:`, and the parts in order: the length of each's tag in bytes,
-                          `:` and the tag, which is a plain tag that the message has, or stands for a test, or for parts
+                          `:` and the tag, which is a plain tag that the message has, or encodes a test, or parts
 ====  ==================  ==============================================================================================
 
 An attribute of a message may have several values: a constraint holds if any of them satisfies it, a negated one if none
-does, and so where there is no value.
+does, and so also without a value.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Cut(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """The values between two cuts, of which the lower one comes first."""
+    """The values between a lower and an upper cut."""
 
     lower: Cut
     upper: Cut
@@ -232,7 +232,7 @@ class Constraint:
     negated: bool = False
     area: Area | None = None
     plane: bool = False  # whether the area is one of the plane
-    tag: str = field(init=False, compare=False)  # what stands for it in a stored row, and for nothing else
+    tag: str = field(init=False, compare=False)  # its unique text in a stored row
 
     def __post_init__(self) -> None:
         payload = self.payload
@@ -291,7 +291,7 @@ class Constraint:
 
     @classmethod
     def at_least(cls, least: int, tags: Sequence[str]) -> Constraint:
-        """So many of some parts hold: tags that the message has, or that stand for constraints, some perhaps twice."""
+        """The test that `least` of some parts hold: tags of the message or of constraints, some perhaps twice."""
         parts = "".join(f"{len(tag.encode())}:{tag}" for tag in sorted(tags))
         return cls("", PARTS, payload=f"{least}:{parts}")
 
@@ -396,7 +396,7 @@ class Constraint:
 
     @property
     def tests(self) -> list[tuple[Operator, Sequence[Value]]]:
-        """Operators and operands of which one must hold, or none if this is negated."""
+        """Alternative operators and operands: one of them must hold, or none if this is negated."""
         if self.kind == CONTAINS and self.attribute.endswith(PHRASES):
             return [(OPERATORS[PHRASE], [self.payload.strip()])]
         if self.kind != RANGES:
@@ -419,7 +419,7 @@ class Constraint:
 
 
 class Where(str):
-    """A condition of a stored set: what `explain` and iteration give beside the set's tags.
+    """A condition of a stored set: `explain` and iteration give it together with the set's tags.
 
     It is the text of the expression, and no tag: it equals no `str` but another `Where`.
 
@@ -450,7 +450,7 @@ class Where(str):
 
     @classmethod
     def of_tag(cls, tag: str) -> Self:
-        """The constraint that stands in a stored row as this tag."""
+        """The constraint with this tag in a stored row."""
         return cls(_text_of_tag(tag))
 
     def __repr__(self) -> str:
@@ -633,7 +633,7 @@ def _operation(intervals: Sequence[Interval]) -> tuple[Operator, Sequence[Value]
 
 
 def _operands(operator: Operator, cuts: list[Cut]) -> Sequence[Value] | None:
-    """The operands of which an operator makes these cuts; `None` if there are none."""
+    """The operands for which an operator makes these cuts; `None` if it makes no such cuts."""
     if operator.count != MANY and len(cuts) > 2:
         return None
     operands: list[Value] = []

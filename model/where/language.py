@@ -7,8 +7,8 @@ test                                       holds for a message that
 =========================================  =============================================================================
 `all of tags {"x", …}`, `tags {"x", …}`    has all these tags, not just one of them
 `any of tags {"x", …}`                     has one of these tags, or several
-`at least 2 of {test, …}`                  satisfies so many tests, or more, of which each may be an expression
-`at least 2 of tags {"x", …}`              has so many of these tags, or more
+`at least 2 of {test, …}`                  satisfies this number of tests, or more; each may be an expression
+`at least 2 of tags {"x", …}`              has this number of these tags, or more
 `a < b`, `a = b + 2 hours`, …              has values of both attributes for which this holds
 `a >= now() - 7 days`                      has a value for which this holds at the message's time
 `a between b and now()`                    satisfies `a >= b and a <= now()`
@@ -22,7 +22,7 @@ test                                       holds for a message that
 
 `not` binds tighter than `and`, and `and` tighter than `or`; there are parentheses. Values are integers of 64 bits,
 floats (`1e999` is infinite), `true`, `false` and texts in double quotes, with `\"`, `\\`, `\n`, `\t` and `\uXXXX`. Any
-name of an attribute can stand in backquotes, with those in it doubled. The names of areas are names of attributes, too,
+name of an attribute can be in backquotes, with those in it doubled. The names of areas are names of attributes, too,
 where no parenthesis follows.
 
 What is stored for an expression are the rows that it becomes (`tagmatch.model.where.alternatives`).
@@ -77,10 +77,10 @@ def _stored_rows(text: str, plane: bool, declared: Declared | None) -> list[list
 
 
 def rows_of(text: str) -> list[Row]:
-    """The rows of which a message satisfies one if and only if it satisfies the expression; equal ones once.
+    """The rows of an expression, each once: a message satisfies the expression if and only if it satisfies one of them.
 
-    InvalidTypeError if it is no text. FilterError for a mistake, by the column, counted from 1, and what was expected
-    there. Rows are in order, whatever the order of the expression. A `Where` is one condition of a stored set.
+    InvalidTypeError if it is no text. FilterError names the column of a mistake, counted from 1, and what it expected.
+    Rows have one order for all orders of the expression. A `Where` is one condition of a stored set.
 
     Examples
     --------
@@ -111,7 +111,7 @@ _AS_PAIRS = {"between": (">=", "<="), "in": ("=",)}
 
 
 def _rule(terminal: str, own: Operator) -> str:
-    """The rule of an operator's tests; `terminal` stands for a symbol."""
+    """The rule of an operator's tests; `terminal` names a symbol."""
     words = terminal if own.is_symbol else " ".join(f'"{word}"' for word in own.name.split())
     operand = "TEXT" if own.takes == "texts" else f"({_VALUE} | _later)" if own.name in _AS_PAIRS else _VALUE
     if own.count == 0:
@@ -220,7 +220,7 @@ _EXPECTED = (
     ({"DURATION", "AND"}, '"and"'), ({"DURATION", "RPAR"}, '")"'), ({"DURATION"}, "a duration, such as 7 days"),
     ({"AND"}, '"and"'), ({"OR"}, '"or"'), ({"IN"}, '"in"'), ({"RPAR"}, '")"'), ({"$END"}, "the end"),
 )  # fmt: skip
-#: What other languages write, in small letters, and what is written here
+#: Operators and words of other languages, in small letters, and their equals in this one
 _WRITTEN_HERE = {
     "&&": "and", "&": "and", "||": "or", "|": "or", "!": "not",
     **{written: own.name for own in OPERATORS.values() for written in own.elsewhere},
@@ -231,7 +231,7 @@ _UNCLOSED = {'"': 'a " that closes this text', "`": "a ` that closes this name"}
 
 
 def _parse(text: str) -> Expression:
-    """The expression as a tree, in which `and` and `or` have as many parts as are written beside each other."""
+    """The expression as a tree, in which `and` and `or` have all parts that follow each other in the text."""
     if not isinstance(text, str):
         raise _no_text(text)
     try:
@@ -288,13 +288,13 @@ def _instead(text: str, position: int, accepted: set[str]) -> str:
         return "; a value that is missing is found with not exists(name)"
     character = text[position : position + 1]
     if character in ("'", "‘", "’", "“", "”"):
-        return "; texts stand in double quotes"
+        return "; put texts in double quotes"
     if character in ("(", "[") and "LBRACE" in accepted:
-        return "; values stand in braces"
+        return "; put values in braces"
     if there.isidentifier() and there not in KEYWORDS and ("NUMBER" in accepted or {"DURATION", "AND"} <= accepted):
-        return "; texts stand in double quotes"
+        return "; put texts in double quotes"
     if character.isalpha() and not character.isascii():
-        return "; a name that is no plain word stands in backquotes"
+        return "; put a name that is no plain word in backquotes"
     return ""
 
 
@@ -439,7 +439,7 @@ def _comparison_of(operator: str) -> Callable[[list[Token]], Constraint]:
         if operator in IN_QUOTES and len(tokens) == len(names) and names[1].type == "NAME":  # as `city = Nice`
             raise _MistakeError(
                 _start(names[1]),
-                f"expected {_VALUE_WORDS}, found {_shown(names[1])}; a text stands in double quotes, and an attribute "
+                f"expected {_VALUE_WORDS}, found {_shown(names[1])}; put a text in double quotes, and an attribute "
                 "in backquotes here",
             )
         left, right = (NOW if name.type == "NOW" else _attribute(name) for name in names)

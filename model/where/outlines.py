@@ -41,7 +41,7 @@ class Polygon:
     """What lies within an outline, the border included: one polygon or several, perhaps with holes.
 
     Edges are parts of great circles, or straight on the plane. A ring lies within less than half of the globe, and has
-    the side that is there, whichever way around it goes; so poles and the meridian of 180 degrees are nothing special.
+    the smaller side, in either direction of the ring; so poles and the meridian of 180 degrees are nothing special.
     Borders belong to the polygon, those of holes, too, with what lies so near that doubles hardly tell it apart (some
     nanometres for a polygon of a town).
 
@@ -49,7 +49,7 @@ class Polygon:
     ----------
     parts : str, bytes, dict or list
         `POLYGON` or `MULTIPOLYGON` as WKT, as WKB, as a geometry of GeoJSON or as an object that has
-        `__geo_interface__`, as shapely's; or the coordinates alone, as GeoJSON nests them: a list of rings, of which
+        `__geo_interface__`, as shapely's; or the coordinates alone, as GeoJSON nests them: a list of rings, where
         the first is the outline and others are holes, or a list of such lists.
 
     Raises
@@ -85,7 +85,7 @@ class Polygon:
 
     @property
     def numbers(self) -> list[float]:
-        """What stands for it."""
+        """The numbers of its text."""
         found: list[float] = [len(self.parts)]
         for part in self.parts:
             found.append(len(part))
@@ -168,7 +168,7 @@ class Corridor:
 
     @property
     def numbers(self) -> list[float]:
-        """What stands for it."""
+        """The numbers of its text."""
         found: list[float] = [self.metres, len(self.lines)]
         for line in self.lines:
             found.append(len(line))
@@ -185,19 +185,19 @@ class Corridor:
 
 
 Outline = Polygon | Corridor
-#: The letter that stands for each in a tag
+#: The letter of each in a tag
 LETTERS = {Polygon: "p", Corridor: "l"}
 
 
 def payload_of(area: Outline, *, plane: bool) -> str:
-    """What stands for one in a tag."""
+    """The text of an outline in a tag."""
     letter = LETTERS[type(area)]
     numbers = area.numbers
     return (letter.upper() if plane else letter) + struct.pack(f">{len(numbers)}d", *numbers).hex()
 
 
 def outline_in(payload: str) -> Outline | None:
-    """What this stands for, in either geometry; `None` if it stands for none."""
+    """The outline with this text, in either geometry; `None` if it is no outline's."""
     try:
         numbers = struct.unpack(f">{len(payload) // 16}d", bytes.fromhex(payload[1:]))
         found = _outline_of(payload[0].lower(), iter(numbers))
@@ -217,11 +217,11 @@ def _outline_of(letter: str, numbers: Iterator[float]) -> Outline:
     return Polygon([[[*ring, *ring[:1]] for ring in part] for part in parts])
 
 
-# -- what is given -----------------------------------------------------------------------------------------------------
+# -- geometries given --------------------------------------------------------------------------------------------------
 
 
 def _nested(given: Any, what: str) -> Any:
-    """Coordinates as those of several, of whatever says them."""
+    """Nested coordinates of several parts, from any of the accepted forms."""
     kinds = _TYPES[what]
     if isinstance(given, str):
         given = json_of(given) if given.lstrip().startswith("{") else _from_wkt(given, kinds)
@@ -259,7 +259,7 @@ def json_of(text: str) -> Any:
 def _from_geojson(given: Mapping[str, Any], kinds: tuple[str, ...]) -> Any:
     kind, coordinates = given.get("type"), given.get("coordinates")
     if kind == "Feature":
-        raise InvalidTypeError("give the geometry of a Feature, without what is around it")
+        raise InvalidTypeError("give only the geometry of a Feature")
     if not isinstance(kind, str) or kind.lower() not in kinds:
         raise InvalidTypeError(f"the type of the geometry must be {_names(kinds)}, not {kind!r:.80}")
     if coordinates is None or len(coordinates) == 0:
@@ -325,7 +325,7 @@ def _from_wkb(data: bytes, kinds: tuple[str, ...]) -> Any:
 
 
 def _read_wkb(data: bytes, at: int) -> tuple[Any, str, int]:
-    """Coordinates of the geometry that begins here, its type, and where it ends."""
+    """The coordinates of the geometry that begins here, its type, and its end."""
     order = "><"[data[at] & 1]
     (number,) = struct.unpack_from(f"{order}I", data, at + 1)
     at += 5
@@ -365,7 +365,7 @@ def _plain(given: Any) -> Any:
 
 
 def _points(given: Any, name: str, what: str) -> Ring:
-    """Pairs of numbers, no two of which that follow each other are the same."""
+    """Pairs of numbers, without repetitions of the one before."""
     found: list[Point] = []
     for point in given:
         if isinstance(point, Mapping):  # as GeoArrow has them

@@ -35,7 +35,7 @@ from tagmatch.model.where.types import AFTER_TYPES, TIMES, TYPED
 
 #: Kinds of constraints: of values between cuts; the end of a text, or a part of it; a tag that must not be there
 RANGES, SUFFIX, CONTAINS, WITHOUT_TAG = map(ord, (table.RANGES, table.SUFFIX, table.CONTAINS, table.NO_TAG))
-#: All keys of values lie in one array of bytes, which begins with what is before and after all numbers, all texts, and
+#: All keys of values are in one array of bytes, which begins with the bounds of all numbers, of all texts, and of
 #: all values of each other type
 CONSTANTS = b"nost" + b"".join(f"{TYPED}{chr(letter)}".encode() for letter in range(ord(TIMES), ord(AFTER_TYPES) + 1))
 #: In the place of where a value begins, without one, or if there are several
@@ -69,7 +69,7 @@ class Columns(NamedTuple):
     """Constraints; places are where a name, or the key of a value, begins and ends in `data`."""
 
     data: U8Array
-    operators: I64Array  # by number; -1 for what is none
+    operators: I64Array  # by number; -1 if unknown
     names: I64Array  # [n, 2], places of the attributes' names
     values: I64Array  # [n, 2], places of operands
     uppers: I64Array  # [n, 2], places of second operands
@@ -152,7 +152,7 @@ def _compare_at(data, places, one, other):
 
 @inlined
 def _sift(data, places, root, count):
-    """Have the greatest key at the root of a heap."""
+    """Move the greatest key to the root of a heap."""
     while 2 * root + 1 < count:
         child = 2 * root + 1
         if child + 1 < count and _compare_at(data, places, child, child + 1) < 0:
@@ -255,7 +255,7 @@ def _put_tags(columns, ends, rules, first, last, written, writes):
                 out[at] = side
                 rest = length
                 for digit in range(digits):
-                    # Divided by what is constant, for which the compiler multiplies
+                    # A constant divisor, for which the compiler multiplies
                     out[at + digits - digit] = _U(_ZERO) + rest % _U(10)
                     rest //= _U(10)
                 out[at + digits + _U(1)] = _COLON
@@ -279,7 +279,7 @@ def _is_within(data, places, one, other, is_prefix):
 
 @kernel
 def _sort_members(columns, rules, first, last, ends):
-    """Sort what is in lists, without what is within the range of one before, and write where each list ends."""
+    """Sort the members of lists, drop those within an earlier member's range, and write where each list ends."""
     data, operators, _, _, _, lists, members, _ = columns
     for i in range(first, last):
         ends[i] = lists[i + 1]
@@ -350,7 +350,7 @@ class Parsed:
 
 @kernel
 def _count_cuts(data, at, end):
-    """Cuts from a place on; -1 where they are not written as they should be."""
+    """The number of cuts from a place on; -1 for cuts in a wrong form."""
     count = 0
     while at < end:
         at += 1
@@ -468,7 +468,7 @@ def _parts(offsets, data, are_parts, least, sizes, places):
 
 
 def parts_in(tags: Strings, are_parts: BoolArray) -> WrittenParts:
-    """The parts of tags, of which `are_parts` says which have some, by how they begin."""
+    """The parts of the tags that have some by `are_parts`, from how they begin."""
     least, sizes = np.empty(len(tags), np.int64), np.empty(len(tags), np.int64)
     places = np.empty((0, 2), np.int64)
     for _ in range(2):
@@ -525,7 +525,7 @@ class WrittenShapes(NamedTuple):
 
 @lent
 def _read_numbers(data, at, count, out, used):
-    """Read so many numbers; whether all digits are such."""
+    """Read `count` numbers; returns whether all have only digits."""
     sound = True
     for number in range(count):
         found = np.uint64(0)

@@ -1,4 +1,4 @@
-"""Polygons and corridors as they are tested, and what is wrong with those that cannot be."""
+"""Polygons and corridors in the form that kernels test, and errors for those that cannot be tested."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _check_holes(part: tuple[Ring, ...], where: str, *, plane: bool) -> None:
 
 
 def tested(area: Outline, *, plane: bool) -> tuple[Outlines, F64Array, int]:
-    """A polygon or corridor as kernels test it, the numbers of the area around it, and what is wrong with it."""
+    """A polygon or corridor as kernels test it, the numbers of the area around it, and the number of its error."""
     numbers, bounds = np.array(area.numbers, np.float64), np.zeros((1, 4))
     kinds = np.array([ord(LETTERS[type(area)])], np.uint8)
     ready, states = prepared(kinds, numbers, np.array([0, len(numbers)]), bounds, plane=plane)

@@ -42,14 +42,14 @@ from tagmatch.model.where.types import (
 #: A network is one only as an operand
 Value = bool | int | float | str | Decimal | Typed | Network
 
-#: Begins all strings that stand beside tags but are none, and separates their parts
+#: Begins all strings among tags that are not tags, and separates their parts
 RESERVED = "\0"
-#: What may follow it in those: constraints, negated ones, and what stands for an attribute in Spark's buckets
+#: The signs after it in those: constraints, negated ones, and attributes in Spark's buckets
 SIGNS = ("+", "-", "=")
 ATTRIBUTE = RESERVED + "="
 
 NAN = "!"
-#: What the keys of a type begin with, and what is after all of them
+#: The first letter of the keys of a type, and a letter behind all of them
 NUMBERS, TEXTS = ("n", "o"), ("s", "t")
 
 #: The bit of a double that its sign is
@@ -120,7 +120,7 @@ def domain_of(key: str) -> tuple[str, str]:
 
 def of_numpy(value: object) -> Value | None:
     """A bool, an integer or a float of NumPy as Python has it, if there is an equal one; else `None`."""
-    # Only where there is something else than Python's own values: commands begin without NumPy
+    # Only for values that are not Python's own: commands begin without NumPy
     import numpy as np
 
     # Times are integers to NumPy, but not by their kind
@@ -185,7 +185,7 @@ def value_of(key: str) -> Value:
 
 
 def is_reserved(tag: str) -> bool:
-    """Whether a string stands for a constraint or for the value of an attribute: no user's tag may be like it."""
+    """Whether a string encodes a constraint or an attribute's value: no user's tag may be like it."""
     return tag.startswith(RESERVED) and tag[1:2] in SIGNS
 
 

@@ -6,15 +6,15 @@ Steps, each of one or a few Spark jobs ::
     stored      where rows are appended: the keys that these sets have in the index already; its small segments
     keys        where keys are strings: the different ones, sorted; a file that tasks memory-map
     vocabulary  frequencies added up over shards, ranked; a file that tasks memory-map
-    slices      sets as ranks; Algorithm 1 by histograms where a subtree is too large for one task; each slice laid out
-    index       the slices one after the other, in files of which each task writes some parts
+    slices      sets as ranks; Algorithm 1 by histograms if a subtree is too large for one task; each slice laid out
+    index       the slices one after the other, in files; each task writes some parts of them
 
 If all shards together have few keys, one task does the remaining steps, by the local partitioner.
 
-At last the driver names these files in a new manifest, in one step; what is appended, beside the segments that stay.
+At last the driver names these files in a new manifest, in one step; an append also names the segments that stay.
 
 Nothing comes to the driver but counts, histograms, masks, some hundred sets' first ranks of each shard, and the strings
-by which Spark sets the bounds of their ranges. What tasks leave for others lies in a folder beside the index's
+by which Spark sets the bounds of their ranges. Files that tasks leave for others are in a folder next to the index's
 snapshots, which readers do not look at, and which is removed afterwards.
 """
 
@@ -59,12 +59,12 @@ class Partitioned:
     """What a job has made."""
 
     # Distinct sets, pairs of a set and a key, different tags, and partitions (clusters, in the layout `rarest`): of the
-    # segment that it has made, which is the whole index, or what was added to it
+    # new segment, which is the whole index, or the rows added to it
     sets: int
     keys: int
     tags: int
     partitions: int
-    skipped: dict[str, int]  # Rows that were left out, by what is wrong with them
+    skipped: dict[str, int]  # Rows that were left out, by their problem
 
 
 def partition_sets(
@@ -117,7 +117,7 @@ def partition_sets(
 
 
 def merge_segments(spark: SparkSession, stored: Stored, layout: LayoutOptions, sets_per_task: int) -> None:
-    """Make one segment of all that an index has, without what is deleted or has expired."""
+    """Make one segment of all sets of an index, without deleted or expired keys."""
     if stored.is_whole:
         return
     with stored.index.scratch() as files:
@@ -130,7 +130,7 @@ def merge_segments(spark: SparkSession, stored: Stored, layout: LayoutOptions, s
 def _take_in(
     spark: SparkSession, job: Job, stored: Stored, shards: Shards, *, every: bool = False
 ) -> tuple[Shards, list[Entry], dict[str, str]]:
-    """The shards with what is stored; what manifests say of segments that stay, and their new files by their paths."""
+    """The shards with stored sets; the manifest's entries of segments that stay, and their new files by their paths."""
     with _step(spark, "stored"):
         appending = Appending(job, stored, shards)
         shards = appending.take_in(spark, every=every)
@@ -154,7 +154,7 @@ def _make_in_one_task(spark: SparkSession, job: Job, shards: Sequence[int], reco
     def make(_: int) -> Iterator[pa.RecordBatch]:
         held = [no_sets(job), *(sets_of_shard(job, shard) for shard in shards)]
         segment, _counts = segment_after(held, no_changes(), job.layout)
-        segment = records.beside(job, segment)
+        segment = records.added_to(job, segment)
         entry = write_segment_files(segment, job.scratch.files.new)
         yield one_row(partitions=len(segment.partitions), entry=json.dumps(entry))
 
@@ -164,7 +164,7 @@ def _make_in_one_task(spark: SparkSession, job: Job, shards: Sequence[int], reco
 
 
 def _make_in_steps(spark: SparkSession, job: Job, shards: Sequence[int], records: Records) -> tuple[int, Entry]:
-    """The same in many tasks, of which none has more sets than it is to have."""
+    """The same in many tasks, none with more sets than the limit."""
     if job.key_type == "string":
         with _step(spark, "keys"):
             job = replace(job, names=number_names(spark, job.scratch, shards))

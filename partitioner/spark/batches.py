@@ -67,7 +67,7 @@ def grouped(things: Sequence[_T], sizes: Sequence[int], size: int) -> list[list[
 
 
 def chunks_of(rows: Iterable[tuple[int, int]], most: int) -> list[tuple[int, int, int]]:
-    """Cut tables, of which come number and rows, into chunks of `most` rows at most: number, first row, last row."""
+    """Cut tables, given by number and rows, into chunks of `most` rows at most: number, first row, last row."""
     return [(number, first, min(first + most, last)) for number, last in rows for first in range(0, last, most)]
 
 
@@ -202,7 +202,7 @@ def labels_for(spark: SparkSession, count: int, each: int = 1) -> I64Array:
 
 
 def tasks_at_once(spark: SparkSession) -> int:
-    """How many tasks run at once: as many as Spark makes of what is in no partitions yet."""
+    """How many tasks run at once: the number of partitions that Spark makes by default."""
     context = getattr(spark, "sparkContext", None)  # which clients of Connect do not have
     if context is not None:
         return int(context.defaultParallelism)
@@ -225,7 +225,7 @@ def sets_at(segment: Segment, rows: UIntArray, now: int = LONG_AGO) -> pa.Record
         lasts = table.expires > now
         keys = Lists(offsets_of(lasts)[keys.offsets], keys.values[lasts])
     tags = from_strings(gather_strings(segment.vocabulary.tags, ranks.values))
-    # Integers as they are stored, of 32 bits where they may be
+    # Integers as they are stored, perhaps of 32 bits
     values = pa.array(keys.values) if segment.keys.names is None else segment.keys.column(keys.values)
     columns = [lists_of(ranks.offsets, tags), lists_of(keys.offsets, values)]
     return pa.RecordBatch.from_arrays(columns, names=["tags", "keys"])
@@ -246,8 +246,8 @@ def are_strings(kind: pa.DataType) -> bool:
 class Scratch:
     """Columns of tables, by the table's name and number, each in its own file.
 
-    A task may run twice, after a failure or beside a slow twin: a file appears whole and under its name in one step,
-    and what a task writes depends on its input alone, so that it does not matter whose file stays.
+    A task may run twice, after a failure or with a slow twin: a file appears whole and under its name in one step,
+    and its content depends on the task's input alone, so that it does not matter whose file stays.
     """
 
     files: ByteStore
@@ -272,7 +272,7 @@ class Scratch:
         return checked_columns(name, read_table_file([OpenFile.at(self.files.kept(file)) for file in files]))
 
     def new_array(self, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """An array in a file of this machine that is removed with it; it takes no room except for what is written."""
+        """An array in a file of this machine that is removed with it; it takes room only for the parts written."""
         if not count:
             return np.zeros(0, dtype)
         file = self.files.local_folder() / f"array-{uuid.uuid4().hex}"

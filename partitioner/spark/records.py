@@ -1,7 +1,7 @@
 """Records of a job: the data that rows give their keys, and what keys have in the index already.
 
-Rows of one key come together by a hash of the key; a task makes their records, as where one program puts them. At last
-one task finds the records of all keys of the segment, of which it has the keys and their data in memory.
+Rows of one key come together by a hash of the key; a task makes their records, as one program that puts them does. At
+last one task finds the records of all keys of the segment; it has the keys and their data in memory.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Records:
     stored: Stored  # the index to which rows are appended, whose keys keep theirs
     put: tuple[int, ...] = ()  # the tasks that have left those of rows
 
-    def beside(self, job: Job, segment: Segment) -> Segment:
+    def added_to(self, job: Job, segment: Segment) -> Segment:
         """A segment of the job, with the records of its keys."""
         if self.put:
             parts = [(job.scratch.read(_PUT, task, "key"), job.scratch.read(_PUT, task, "record")) for task in self.put]
@@ -91,7 +91,7 @@ class Records:
         numbers: UIntArray = np.unique(np.concatenate(found))
         names = None if job.names is None else to_strings(job.scratch.read_table("key_names", job.names)["name"])
         keys_of_segment = KeyTable(Lists(np.arange(len(numbers) + 1), numbers), names)
-        segment = self.beside(job, replace(empty_segment(job.layout, job.key_type), keys=keys_of_segment))
+        segment = self.added_to(job, replace(empty_segment(job.layout, job.key_type), keys=keys_of_segment))
         if segment.records is not None:
             file = table_file(RECORDS, records_table(segment.records))
             for number in range(file.parts):

@@ -5,7 +5,7 @@ of its rows.
 
 Where rows are appended to an index, each set stays in one segment, with all of its keys. A shard's sets are looked up
 in each segment of the index; those found take their stored keys along into the new segment, and their rows are deleted
-where they were. Small segments go into the new one as a whole, as further shards. What else is stored is not touched.
+in their old segment. Small segments go into the new one as a whole, as further shards. No other segment is touched.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Shards:
     sets: int  # distinct sets of all shards
     keys: int  # of all sets
     rows: int  # rows that these are of
-    problems: dict[str, int]  # rows that were left out, by what is wrong with them
+    problems: dict[str, int]  # rows that were left out, by their problem
 
 
 def make_shards(rows: DataFrame, job: Job, now: int, *, skip_invalid: bool) -> Shards:
@@ -156,7 +156,7 @@ def _clean(
 
 
 def good_rows(batch: pa.RecordBatch, *, plane: bool, skip_invalid: bool) -> tuple[pa.RecordBatch, U8Array]:
-    """The rows of a batch that can be stored, and as `_problems` what is wrong with each."""
+    """The rows of a batch that can be stored, and the problem of each row, as `_problems` has it."""
     problems = _problems(batch["tags"], batch["key"])
     if _WHERE in batch.schema.names:
         if skip_invalid:
@@ -167,7 +167,7 @@ def good_rows(batch: pa.RecordBatch, *, plane: bool, skip_invalid: bool) -> tupl
 
 
 def _problems(tags: pa.ListArray, keys: pa.Array) -> U8Array:
-    """For each row 0, or one more than the place in `PROBLEMS` of what is wrong with it."""
+    """For each row 0, or one more than the place of its problem in `PROBLEMS`."""
     problems = np.zeros(len(tags), np.uint8)
     if pa.types.is_decimal(keys.type):
         problems[pc.fill_null(pc.greater_equal(keys, _KEY_LIMIT), False).to_numpy(zero_copy_only=False)] = 5
@@ -204,7 +204,7 @@ def _write_rows(job: Job, now: int, batches: Batches) -> Iterator[pa.RecordBatch
 
 
 def _latest_last(changes: Changes) -> Changes:
-    """The changes, of which the last one of a set and a key is the one that expires last: rows have no order."""
+    """The changes, sorted by their expiry, so that the last change of a set and a key counts: rows have no order."""
     if changes.expires is None:
         return changes
     order = np.argsort(changes.expires, kind="stable").astype(np.uint32)
@@ -243,11 +243,11 @@ def sets_of_shard(job: Job, shard: int) -> HeldSets:
     return HeldSets(vocabulary, to_lists(ranks), job.of_shard(shard))
 
 
-# -- what is stored already --------------------------------------------------------------------------------------------
+# -- the stored segments --------------------------------------------------------------------------------------------
 
 _FOUND, _DUE = "stored-found", "stored-due"
 
-# Bytes of files that one task verifies, where they are not larger
+# Bytes of files that one task verifies, except for a larger file
 _VERIFIED_BYTES = 1 << 26
 
 # Stored tags that are looked up together, while they are in the cache
@@ -293,7 +293,7 @@ class Stored:
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is one segment, of which nothing is deleted and no key may have expired."""
+        """Whether the index is one segment without deletions and without keys that may have expired."""
         return len(self.segments) <= 1 and not self.expiring and not any(each.get("deleted") for each in self.segments)
 
     def options(self, layout: Layout | None, max_partition_size: int | None) -> LayoutOptions:
@@ -349,7 +349,7 @@ class Stored:
 class Appending:
     """Gives the sets of shards the keys that they have in an index already, and makes shards of its small segments.
 
-    In other segments, sets of which some keys have expired are gone; if they have keys left, there are shards of them.
+    In other segments, sets with keys that have expired are deleted; if they have keys left, they go into new shards.
     """
 
     def __init__(self, job: Job, stored: Stored, shards: Shards) -> None:
@@ -361,7 +361,7 @@ class Appending:
         self.written: dict[str, str] = {}  # names in the scratch folder of files that the index lacks, by those there
 
     def take_in(self, spark: SparkSession, *, every: bool = False) -> Shards:
-        """The shards, of which some are others now; `every` segment is taken in, or those that are small."""
+        """The shards, some of them replaced; takes in `every` segment, or only small ones."""
         stored, segments, numbers = self._stored, self._stored.segments, self._shards.numbers
         files = files_of(segments)
         groups = grouped([*files], [expected["bytes"] for expected in files.values()], _VERIFIED_BYTES)
@@ -406,7 +406,7 @@ class Appending:
         yield one_row(place=place, chunk=chunk, due=len(due))
 
     def _look_up(self, shard: int) -> Iterator[pa.RecordBatch]:
-        """Find the sets of a shard in all segments; leave the rows and, if there are some, a shard with all keys."""
+        """Find the sets of a shard in all segments; leave their rows and, if some are found, a shard with all keys."""
         own = sets_of_shard(self._job, shard)
         sets, keys = len(own), len(own.keys.keys.values)
         held, found = list[HeldSets](), {}
@@ -427,7 +427,7 @@ class Appending:
     def _take(
         self, chunks: Sequence[tuple[int, int, int]], taken: Sequence[int], chunk: int
     ) -> Iterator[pa.RecordBatch]:
-        """Make a shard of rows of a segment that no shard has taken keys from: of all or, where it stays, those due."""
+        """Make a shard of the rows of a segment that no shard took: all or, if the segment stays, the due ones."""
         place, first, last = chunks[chunk]
         segment, shard = self._stored.open().segments[place].without(self._found(place)), 2 * self._free + chunk
         rows = segment.live_rows(first, last).astype(np.uint32)

@@ -62,8 +62,8 @@ _OF_SLICES = (
 #: The values of `_OF_SLICES`, an array of each by its name, with the slices in order
 Slices: TypeAlias = dict[str, I64Array]
 
-#: What a layout says of the sets of a slice: the order in which they are to come, `None` if as they do; their
-#: signatures, in that order; the columns of the slice's partitions or clusters, of which `rows` says how many each has
+#: How a layout arranges the sets of a slice: their new order, `None` if it is the old one; their
+#: signatures, in that order; the columns of the slice's partitions or clusters, with `rows`, the number in each
 LaidOut: TypeAlias = tuple[U32Array | None, U64Array, dict[str, pa.Array]]
 
 
@@ -216,7 +216,7 @@ class RankRanges:
 
 @kernel
 def _first_words(offsets, ranks, out):
-    """Pack the first four ranks, plus one so that 0 stands for the end, into two words that compare as lists do."""
+    """Pack the first four ranks, plus one so that 0 marks the end, into two words that compare as lists do."""
     for row in range(len(out)):
         out[row, 0] = out[row, 1] = np.uint64(0)
         for i in range(min(_LONGEST_FIRST_RANKS, offsets[row + 1] - offsets[row])):
@@ -382,7 +382,7 @@ class Tree:
         return found
 
     def split_below(self, number: int, counted: _Counted) -> list[int]:
-        """Split a node and what comes of it, as far as all tasks have counted; returns what is still to be split."""
+        """Split a node and its descendants, as far as all tasks have counted; returns the nodes still to split."""
         left, waiting = list[int](), [(number, "")]
         while waiting:
             below, path = waiting.pop()

@@ -1,4 +1,4 @@
-"""Tables of a job of which no task has the whole: any, in runs; keys that are strings; the vocabulary.
+"""Tables of a job that no task holds as a whole: any, in runs; keys that are strings; the vocabulary.
 
 The columns of a table lie among the files of a job, in runs one after the other. Which bytes a part of its file has
 follows from the lengths of the runs, which the driver knows: so each task writes some parts, and reads what these need.
@@ -7,8 +7,8 @@ Keys that are strings each shard numbers by itself, and a step for all: Spark it
 them by their bytes, as it does on disk where memory is short.
 
 Ranks of tags go by frequency, and then by hash. A task adds up the frequencies of the tags whose hashes are in a range
-of its own; so how many tags of each frequency each task has is enough to tell all ranks, and the driver knows that.
-None is looked up: a task keeps of each shard where the tags are that it has sent, in their order, and sends it their
+of the task; so how many tags of each frequency each task has is enough to tell all ranks, and the driver knows that.
+No tag is looked up: a task keeps of each shard where the tags are that it has sent, in their order, and sends it their
 ranks.
 """
 
@@ -67,7 +67,7 @@ Counts: TypeAlias = Sequence[int] | I64Array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Joined:
-    """An array of runs, of which any bytes can be read: see `Piece`."""
+    """An array of runs, readable at any byte: see `Piece`."""
 
     dtype: np.dtype[Any]
     starts: I64Array  # the place of the first element of each run, and how many elements there are
@@ -92,7 +92,7 @@ class _Joined:
 
 
 class JoinedTable:
-    """Puts columns together, of which it has only the shapes, each run from one table of the scratch folder."""
+    """Puts columns together from their shapes, each run from one table of the scratch folder."""
 
     def __init__(self, scratch: Scratch, source: str, numbers: Sequence[int]) -> None:
         self._where = scratch, source, tuple(numbers)
@@ -109,7 +109,7 @@ class JoinedTable:
         return array
 
     def numbers(self, column: str, counts: Counts, dtype: npt.DTypeLike, bases: I64Array | None = None) -> pa.Array:
-        """A column of numbers, of which there are so many in each table; with a base of each table added to them."""
+        """A column of numbers, as many as `counts` says in each table; with a base of each table added to them."""
         return pa.array(self._values(column, counts, dtype, bases))
 
     def words(self, column: str, counts: Counts) -> pa.Array:
@@ -118,11 +118,11 @@ class JoinedTable:
         return from_words(words.reshape(-1, SIGNATURE_WORDS))
 
     def lists(self, column: str, counts: Counts, totals: Counts, dtype: npt.DTypeLike) -> pa.Array:
-        """A column of lists, of which there are so many in each table, with so many values in all."""
+        """A column of lists, as many as `counts` says in each table, and `totals` values in them."""
         return from_lists(Lists(self._offsets(column, counts, totals), self._values(column, totals, dtype)))
 
     def strings(self, column: str, counts: Counts, nbytes: Counts, *, wide: bool = False) -> pa.Array:
-        """A column of strings, as `lists`; with offsets of 64 bits where they are to be wide."""
+        """A column of strings, as `lists`; with offsets of 64 bits if `wide`."""
         offsets = self._offsets(column, counts, nbytes, wide=wide)
         return from_strings(Strings(offsets, self._values(column, nbytes, np.uint8)))
 
@@ -169,7 +169,7 @@ def _offsets_and_values(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[
 
 
 def write_files(spark: SparkSession, scratch: Scratch, files: Sequence[TableFile]) -> list[dict[str, Entry]]:
-    """Have the files of tables written to the scratch folder, by as many tasks as there are large parts."""
+    """Write the files of tables to the scratch folder, with one task for each large part."""
     parts = [(file, number) for file in files for number in range(file.parts)]
     groups = grouped(range(len(parts)), [file.part_size(number) for file, number in parts], tables.PART_BYTES)
 
@@ -240,7 +240,7 @@ class Job:
 
 @kernel
 def _find_in_order(offsets, data, known_offsets, known_data, out):
-    """The place of each string among known ones, of which it is one; both are in the order of their bytes."""
+    """The place of each string among known strings, which include it; both are in the order of their bytes."""
     first = 0
     for i in range(len(out)):
         begin, end = offsets[i], offsets[i + 1]

@@ -10,8 +10,8 @@ The first chunk of a cell has its number. Where it is full, `following` has the 
 one after the first may have free slots, or the first, if there is no other.
 
 Cells share versions, which are odd while something in them changes. A move makes those of all cells odd in which the
-client has entries and will have some, changes them, and makes them even again. So who has read some cells, and finds
-all their versions as they were before, has seen all entries of a client either before or after its move.
+client has entries or will have some, changes them, and makes them even again. So a reader of some cells that finds
+all their versions as they were before, saw all entries of a client either before or after its move.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _join_all(moving, entries, plane):
 
 #: Versions, which cells share: a power of two
 STRIPES = 4096
-# So many moves before one, what it will need is fetched; and of so many of its entries
+# How many moves ahead, and of how many of its entries, the data of a move is fetched
 _AHEAD, _FETCHED = 8, 4
 
 
@@ -342,7 +342,7 @@ def _move(entries, moving, moves, i, mover):
 
 @lent
 def _fetch_slot(cells, chunk, slot):
-    """Have what a slot has fetched, and which chunk comes after its one."""
+    """Prefetch the words and numbers of a slot, and the number of the chunk after its chunk."""
     for lane in range(4):
         prefetch(cells.words, chunk * WORDS + lane * SLOTS + slot)
     prefetch(cells.numbers, 2 * chunk * WORDS + NUMBERS)

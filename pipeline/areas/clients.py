@@ -1,8 +1,8 @@
 """Clients that move: which are near a message's place, or in its area, while other threads move them.
 
 First, the cells are found that can have some, which depends on nothing that changes, and are fetched. Then a message's
-cells are read. If the version of any has changed meanwhile, the message is read again, and after a few times, who moves
-clients is asked to pause until it has been read.
+cells are read. If the version of any has changed during that, the message is read again, and after a few times, the
+mover of clients is asked to pause until it has been read.
 """
 
 from __future__ import annotations
@@ -316,10 +316,10 @@ def find_clients(marked, origin, known, visits, shapes, asks, begin, out):
 
 # How long a mover waits until it looks again whether it may go on
 _PAUSE_S = 0.0001
-# Cells are made anew when there are more chunks beside the first ones than so many, and than such a part of cells, and
-# as many moves as such a part of entries have been made: the least part, and the most, after this has not helped
+# Cells are made anew if they have more further chunks than this number, and than this part of the cells, and if
+# moves were as many as this part of entries: the least part, and the most, after making them anew has not helped
 _FEW_MORE, _PART_OF_CELLS, _PATIENCE, _MOST_PATIENCE = 16, 0.5, 0.5, 16.0
-# What helps leaves less than such a part of the chunks beside the first ones
+# It has helped if it leaves less than this part of the further chunks
 _HELPS = 0.75
 
 #: Of messages without areas

@@ -76,7 +76,7 @@ _THEMSELVES = frozen(np.empty(0, np.uint32))
 
 
 class Sought(NamedTuple):
-    """The groups that the areas of each message are looked for in, and the messages, of which sets may ask more."""
+    """The groups in which the areas of each message are sought, and the messages, for sets with further conditions."""
 
     groups: Lists
     messages: MessageTable

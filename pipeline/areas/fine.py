@@ -214,7 +214,7 @@ class _Circles(NamedTuple):
     side: int
     rows_on: int  # The axes of the grid
     columns_on: int
-    bounds: F64Array  # Of each circle and each axis: from where to where it is
+    bounds: F64Array  # Of each circle and each axis: its two ends
 
 
 class _Out(NamedTuple):

@@ -57,7 +57,7 @@ class AreaGrid(NamedTuple):
     words: F64Array  # Chunks: slot `s` is in chunk `s // 16`
     numbers: U32Array
     roots: npt.NDArray[np.int32]  # The word of each group: its first bucket, or as `EMPTY`, `FEW` and `GRID` say
-    frames: F64Array  # Of each grid, for each axis: where it begins, and how many cells a unit has
+    frames: F64Array  # Of each grid, for each axis: its beginning, and its cells a unit
     sides: I64Array  # Of each grid: how many cells an axis has, and the first of all its cells
     cells: npt.NDArray[np.int32]  # The word of each cell
     buckets: npt.NDArray[np.float32]  # 16 numbers of chunks, and for each axis 16 lows and 16 highs

@@ -1,7 +1,7 @@
 """The sets of a segment that have areas, made ready for messages with locations; and the finders of their areas.
 
-Beside areas, sets ask few different contents, each of which many share: a message first finds the contents that it has,
-and then, of each of these, the areas that have its place. The CPU looks for these, or a device beside it.
+Besides areas, sets ask for few different contents, which many sets share: a message first finds the contents that it
+has, and then, for each of these, the areas that have its place. The CPU or a device looks for these.
 
 Of sets whose content hardly another one has, areas come first, and contents are verified afterwards: to find each of a
 message's contents would take longer than to find the areas that have its place. These sets are in groups by the least
@@ -177,7 +177,7 @@ class ShapeTests(NamedTuple):
     of_rows: I64Array  # Of each row of the segment, its number here; -1 for most
     offsets: I64Array  # Row number `i` has the tests from `offsets[i]` to `offsets[i + 1]`
     kinds: U8Array
-    values: F64Array  # [n, 4]; both (see `Shapes`), of polygons and corridors of what is around them
+    values: F64Array  # [n, 4]; both (see `Shapes`); for polygons and corridors the shape around them
     negated: BoolArray
     places: I64Array  # Of polygons and corridors (see `Outlines`)
     numbers: F64Array
@@ -264,7 +264,7 @@ class _Asked(NamedTuple):
     negated: BoolArray
     values: F64Array
     outlines: Outlines
-    is_outline: BoolArray  # Which are polygons or corridors; `values` are of what is around these
+    is_outline: BoolArray  # Which are polygons or corridors; their `values` describe the shape around them
 
 
 def areas_of(
@@ -287,11 +287,11 @@ def areas_of(
     chosen = _first_of_each(asked.owners, is_fixed, count)
     follows = np.zeros(count, np.bool_)
     follows[asked.owners[is_near]] = True
-    # A client is looked for by where it is; the other areas of its set are tested then
+    # A client is sought by its position; the other areas of its set are tested then
     chosen[follows] = _NONE
     some = np.flatnonzero(chosen >= 0)
     left = ~is_near
-    # What is around an outline says only where it may be
+    # The shape around an outline tells only roughly if the place is inside
     left[chosen[some]] = asked.is_outline[chosen[some]]
     loose = np.flatnonzero((chosen < 0) & ~follows)
     kinds = np.where(asked.is_outline, np.uint8(BOX if plane else CIRCLE), asked.kinds)
@@ -375,7 +375,7 @@ def _at_a_place(shapes: Shapes, *, plane: bool) -> float:
     values, count = shapes.values[some], len(some)
     sample = FixedAreas.of(np.zeros(count, np.int64), 1, Shapes(shapes.kinds[some], values), plane=plane)
     every = Lists(np.arange(count + 1), np.zeros(count, np.uint32))
-    # The middles of circles, and corners of boxes, which each has of its own
+    # The middles of circles, and corners of boxes; each of these is in its own shape
     found = len(sample.find(Places(values[:, 0], values[:, 1]), every).values)
     return max(found - count, 1) / (count * (count - 1))
 

@@ -280,7 +280,7 @@ class _OneWithin:
         return found
 
     def set_ids(self, query: Single) -> U32Array:
-        """Sets, of which no client need be within the area."""
+        """Sets without a client that has to be within the area."""
         return self._one.set_ids(query)
 
 

@@ -109,7 +109,7 @@ def _context(number: int) -> ctypes.c_void_p | None:
 
 
 def _leave_kernels_at_exit(number: int) -> None:
-    """See that what is on a device, which has been used, stays there when the process ends, which frees it anyway.
+    """Leave a used device's kernels and memory loaded when the process ends, which frees them anyway.
 
     Else Numba would unload each kernel once for every device that has run it; but all of them share one library, and
     to unload that again is a crash (numba-cuda 0.30, `_module_finalizer`).

@@ -1,4 +1,4 @@
-"""Areas that stay where they are, and clients that move, in the memory of one device, and the search of both.
+"""Fixed areas, and clients that move, in the memory of one device, and the search of both.
 
 Chunks and their bounds are those of `tagmatch.pipeline.areas.fixed`, and so are all rules: bounds only say where to
 look, and float64 decides, by products and sums that are rounded as on the CPU. Above the chunks is a tree of bounds: a
@@ -68,7 +68,7 @@ _AT_ONCE = 2
 _EACH = 4
 # Room of the stack: 2**32 areas have seven levels of records; each adds 32, to at most three at the top
 _STACK = 256
-# Where a word of the stack has the level: 0 for chunks, of which there are at most 2**28
+# Where a word of the stack has the level: 0 for chunks, at most 2**28 in number
 _LEVEL = 28
 # Answers of a block that wait to be written together; with room for less than what one step adds, they are written
 _HITS = 256
@@ -240,7 +240,7 @@ def order_answers(segments, found, ends, out):
 def find_areas(askings, asked, tree, plane, boxes, out):
     """Append the areas of each asking's group that have the place of its message, its owner; a block has a few askings.
 
-    Places are also points, of which circles are asked; of boxes, bounds have two axes also on the sphere.
+    Places are also points, for which circles are sought; the bounds of boxes have two axes also on the sphere.
     """
     stack = cuda.shared.array(_STACK, np.int64)
     taken = cuda.shared.array(_AT_ONCE, np.int64)
@@ -555,7 +555,7 @@ class CudaClients(Searches):
         self._cells, self._count, self._axes = cells, len(entries.spaces), 2 if cells.plane else 3
         clients = len(entries.client_offsets) - 1
         self._log = MoveLog(clients)
-        # How many moves there were, and of which tree of cuts the device has a copy
+        # How many moves there were, and the tree of cuts that the device has a copy of
         self._moves = 0
         self._of_tree: CellTree | None = None
         chunks = -(-self._count // SLOTS)

@@ -452,7 +452,7 @@ class CudaBalanced:
         return asked
 
     def _match(self, count: int, items: Items, asked: _Asked, out: PairArrays, workspace: Workspace) -> None:
-        """Launch Algorithms 3 and 4 for all items, if there are any."""
+        """Launch Algorithms 3 and 4 for all items."""
         if count:
             match_items[count, ITEM_THREADS, workspace.stream](items, asked, self._known, out)
 

@@ -205,12 +205,12 @@ def _roomy(count: int) -> int:
 
 
 def device_array(dtype: npt.DTypeLike, count: int) -> Any:
-    """Make a device array of its own, not initialized, of at least one element, as the device has no empty arrays."""
+    """Make a device array, not initialized, of at least one element, as the device has no empty arrays."""
     return cuda.device_array(max(1, count), dtype)
 
 
 def to_device(table: npt.NDArray[Any]) -> Any:
-    """Copy a table to the device, which has no empty arrays: one row of zeros stands for them."""
+    """Copy a table to the device, which has no empty arrays: they become one row of zeros."""
     return cuda.to_device(table if len(table) else np.zeros((1, *table.shape[1:]), table.dtype))
 
 
@@ -232,7 +232,7 @@ _SHARE = 8
 class PinnedPool:
     """Lends memory that comes back when nothing refers to the keys in it any more. Any number of threads may ask.
 
-    A device writes answers there, which callers then keep without a copy; so there is a limit to what is lent.
+    A device writes answers there, which callers then keep without a copy; so the pool lends no more than a limit.
     """
 
     def __init__(self, device: int) -> None:

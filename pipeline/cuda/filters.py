@@ -55,7 +55,7 @@ class _Given(NamedTuple):
 
 
 class _Constants(NamedTuple):
-    """The constants of numbers (see `Constants`); of each array so many count, as the device has no empty arrays."""
+    """The constants of numbers (see `Constants`); arrays come with their lengths, as the device has no empty ones."""
 
     starts: Any
     upper_halves: int

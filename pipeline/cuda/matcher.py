@@ -116,7 +116,7 @@ class DevicePacket:
             yield
         except BaseException:
             if self.workspace is not None:
-                # The next packet must not meet what is still on its way
+                # The next packet must not meet copies that are still under way
                 with contextlib.suppress(Exception):
                     self.workspace.stream.synchronize()
             self.release()

@@ -116,7 +116,7 @@ def staging(verified: Callable[..., Any]) -> tuple[Any, Any]:
             set_id = np.uint32(0)
             if at < count:
                 good, query, set_id = verified(np.int64(candidates[at]), np.int64(rows[at]), asked, known)
-            cuda.syncthreads()  # all have read theirs: matches close up over what was verified
+            cuda.syncthreads()  # all have read theirs: matches close up over the verified candidates
             if good:
                 at = cuda.atomic.add(staged, 1, 1)
                 candidates[at] = query
@@ -480,7 +480,7 @@ class CudaTagIndex:
 
 
 def _starts(name: str, offsets: IntArray, workspace: Workspace) -> tuple[Any, int]:
-    """Offsets, int32, in memory of the device, and what is to be subtracted from each, so that the first is 0.
+    """Offsets, int32, in memory of the device, and the number to subtract from each, so that the first is 0.
 
     As they are, if they have 32 bits: to subtract on the host takes longer than to copy.
     """

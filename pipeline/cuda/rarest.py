@@ -3,7 +3,7 @@
 A hash table says where the sets with each second-rarest tag are in large clusters. A thread that searches a cluster of
 thousands of rows waits for memory at each step of a binary search, and the other threads of its warp wait for it. Here
 it waits once. What shares those two ranks is searched by leapfrogging: the rows' next ranks and the query's remaining
-ranks are both ascending, and whichever is behind gallops to the other.
+ranks are both ascending, and the one behind gallops to the other.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ _stage, _flush = staging(_contained)
 
 @kernel
 def _match(places, queries, bits, clusters, slots, shift, out):
-    """Append the sets whose rarest tag stands at a place of a query, a thread each, and whose others come after it."""
+    """Append the sets with their rarest tag at a place of a query, a thread for each, and the other tags behind it."""
     waiting = new_stage()
     place = cuda.grid(1)
     query = queries.owners[place] if place < places else np.uint32(0)

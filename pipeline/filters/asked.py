@@ -22,7 +22,7 @@ from tagmatch.pipeline.filters.attributes import Attributes, Constraints, Names,
 from tagmatch.pipeline.filters.codes import LEAST
 from tagmatch.pipeline.tags import seek
 
-#: What stands for the attribute in the record of a tag, and of a constraint that is more than an interval
+#: In the place of the attribute, for the record of a tag, and of a constraint that is more than an interval
 TAG, COMPLEX = np.uint32(0xFFFFFFFF), np.uint32(0xFFFFFFFE)
 
 # So much that a set asks is sorted by comparing each with each
@@ -38,7 +38,7 @@ class Asked:
     rows: I64Array  # the segment's row of each set
     owners: I64Array  # of each thing, the number of the set that asks it, ascending
     ranks: U32Array
-    numbers: I64Array  # of the constraint that the tag with this rank stands for; -1 for a plain tag
+    numbers: I64Array  # the constraint's number, if the tag with this rank encodes one; -1 for a plain tag
 
     def __post_init__(self) -> None:
         # Be it the segment's own memory or not: kernels are compiled for one of both
@@ -112,7 +112,7 @@ def tests_of(constraints: Constraints, last_codes: I64Array) -> Tests:
     sizes = np.diff(offsets)
     lows, highs = constraints.hulls
     spans = highs - lows
-    # All values but those of one interval: what is beyond the last code counts as before the first
+    # All values except those of one interval: codes beyond the last one count as before the first
     around = ~constraints.negated & (sizes == 2)
     around[around] = (constraints.lows[offsets[:-1][around]] == LEAST) & (
         constraints.highs[offsets[1:][around] - 1] == last_codes[constraints.attributes[around]]
@@ -133,14 +133,14 @@ class Sets(NamedTuple):
     constraints: tuple[Any, ...]  # the arrays of those that are more than an interval
     rows: U32Array  # the segment's row of each set
     record_offsets: I64Array  # which records each set has
-    # [n, 3], likely to fail first: attribute, least code, and how many more; for a tag `TAG` and its rank, for what is
-    # more than an interval `COMPLEX` and the number of the constraint
+    # [n, 3], likely to fail first: attribute, least code, and how many more; for a tag `TAG` and its rank; for a
+    # constraint that is more than an interval `COMPLEX` and the number of the constraint
     records: U32Array
 
 
 @kernel
 def _write_records(order, starts, ranks, numbers, chances, of_constraints, offsets, records):
-    """Write what each set asks, least likely first and what is as likely in its order."""
+    """Write the requirements of each set, least likely first, and equally likely ones in their order."""
     places = np.empty(_FEW_THINGS, np.int64)
     for row in range(len(order)):
         begin, end = starts[order[row]], starts[order[row] + 1]
@@ -150,7 +150,7 @@ def _write_records(order, starts, ranks, numbers, chances, of_constraints, offse
         if count > _FEW_THINGS:
             places[np.argsort(chances[begin:end], kind="mergesort")] = np.arange(count)
         else:
-            # Without a branch on what is compared, which no processor can foresee
+            # Without a branch on the comparison, which no processor can predict
             for i in range(count):
                 before = np.int64(0)
                 for other in range(i):
@@ -168,7 +168,7 @@ def _write_records(order, starts, ranks, numbers, chances, of_constraints, offse
 
 
 def sets_of(asked: Asked, tests: Tests, chances: F64Array, order: I64Array) -> Sets:
-    """What sets ask, in an order; `chances` says how likely messages have what is asked."""
+    """The requirements of sets, in an order; `chances` says how likely messages meet each."""
     counts = asked.counts
     offsets = offsets_of(counts[order])
     records = np.empty((len(asked.numbers), 3), np.uint32)
@@ -284,11 +284,11 @@ def keep_verified(first, last, candidates, messages, sets, first_codes, out):
     return total, touched
 
 
-# A cell is worth a token more in every message where it tells much apart, or where the name tells nothing
+# A cell is worth another token in each message if it tells many sets apart, or if the name tells few apart
 _TELLING, _TELLING_COMMON, _COMMON = 5, 2, 0.25
 # Of fewer messages nothing is learned
 _ENOUGH = 1_000
-# Stands for how likely a token is where there is none
+# In place of a token's likelihood if there is no token
 _NO_TOKEN = -1.0
 
 _U = np.uint64
@@ -299,10 +299,10 @@ class Likelihoods:
     """Which token each constraint implies, and how likely messages have it."""
 
     has_token: BoolArray  # of each thing that sets ask
-    chances: F64Array  # of each thing; 1 where it has no token
+    chances: F64Array  # of each thing; 1 without a token
     celled: BoolArray  # of each constraint: whether its token is a cell
-    depths: I64Array  # of each constraint, the level of its cell; 0 where it has none
-    bits: I64Array  # codes of each attribute have so many; 0 for those without values
+    depths: I64Array  # of each constraint, the level of its cell; 0 without a cell
+    bits: I64Array  # how many bits the codes of each attribute have; 0 for those without values
 
     def of(self, things: BoolArray) -> Likelihoods:
         """Those of some of the things."""
@@ -366,7 +366,7 @@ class TokenCells(NamedTuple):
     """Which tokens the values of an attribute are: its name, and cells of values at some levels."""
 
     first_cells: I64Array  # length attributes + 1: where the cells of each attribute begin among all tokens
-    bits: I64Array  # codes of the attribute have so many; 0 for those without values
+    bits: I64Array  # how many bits the attribute's codes have; 0 for those without values
     levels: U64Array  # a bit for each level at which a set has a cell of the attribute
     # Of attributes, cells and ranks of tags, in this order: the number by which the token is known, from 1 on, least
     # likely first; 0 for those that no set has
@@ -379,7 +379,7 @@ class TokenCells(NamedTuple):
 
 @kernel
 def count_messages(messages, attributes, since, counts):
-    """Count so many messages, which have these attributes in all, in the arrays of a `Seen`."""
+    """Count messages, which have these attributes in all, in the arrays of a `Seen`."""
     since[0] += messages
     for attribute in attributes:
         if attribute < len(counts):
@@ -389,7 +389,7 @@ def count_messages(messages, attributes, since, counts):
 class Seen:
     """Messages, and those of them that have each attribute, which counts as often as it has values.
 
-    Threads that count at the same time may lose some. What was counted `before`, for other sets, is where it begins.
+    Threads that count at the same time may lose some. Counts begin with those of `before`, made for other sets.
     """
 
     def __init__(self, names: Names, before: Sequence[Seen] = ()) -> None:
@@ -405,7 +405,7 @@ class Seen:
     def count(
         self, messages: int, attributes: U32Array, columns: I64Array = NO_PLACES, sizes: I64Array = NO_PLACES
     ) -> None:
-        """Count so many more, which have these attributes, and in columns of other attributes so many values."""
+        """Count more messages: `attributes` in all of them, and `sizes` values in the `columns` of other attributes."""
         count_messages(messages, attributes, self._since, self._counts)
         if len(columns):
             np.add.at(self._counts, columns, sizes)
@@ -481,7 +481,7 @@ def cells_of(required: Requirements) -> tuple[TokenCells, U32Array, int]:
     )
     first_tag = int(first_cells[-1])
     has_token = likely.has_token
-    # Tags, of which there may be nothing else, have the number before the first
+    # Tags, which may be all that sets ask for, have the number before the first
     of_numbers = np.append(token_at, 0)[asked.numbers]
     places = np.where(asked.is_tag, first_tag + asked.ranks, of_numbers)[has_token]
     different, first_use = np.unique(places, return_index=True)

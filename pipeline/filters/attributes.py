@@ -16,7 +16,7 @@ from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, find_all
 from tagmatch.model.where.tag_columns import CONTAINS, RANGES, SUFFIX, WITHOUT_TAG, Parsed, parts_of
 from tagmatch.pipeline.filters.codes import Constants, codes_of_cuts
 
-#: Codes of an attribute that is there, whatever its value; also of one that stands for a pattern or for a tag
+#: Code of an attribute that is present, for any value; also of an attribute made of a pattern or of a tag
 ANY = 0xFFFFFFFF
 
 _U = np.uint64
@@ -27,7 +27,7 @@ _MOST_ASKED = 1 << 14
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Names:
-    """Names, each with a number, and where they are looked up."""
+    """Names, each with a number, and the hash table to look them up."""
 
     strings: Strings
     slots: U64Array
@@ -77,7 +77,7 @@ _NO_NAMES = Names(TagInterner().strings(), TagInterner().slots)
 class Patterns:
     """One automaton for each attribute whose texts are searched for patterns (Aho and Corasick, CACM 1975)."""
 
-    roots: I64Array  # of each attribute; 0 where it has no patterns
+    roots: I64Array  # of each attribute; 0 without patterns
     edges: U64Array  # an open hash table: a node and a byte, `node << 8 | byte`, 0 where free
     children: I64Array  # where the edge at the same place leads
     fails: I64Array  # of each node, that of the longest end of its text that is there, too
@@ -127,7 +127,7 @@ class Attributes:
 
     @property
     def has_texts(self) -> bool:
-        """Whether constraints ask for texts, or for what is in them."""
+        """Whether constraints ask for texts, or for parts of texts."""
         return len(self.constants.texts) > 0 or self.first_tag > len(self.names)
 
     @property
@@ -143,7 +143,7 @@ class Constraints:
     attributes: I64Array
     negated: BoolArray
     offsets: I64Array  # length n + 1: which intervals each has
-    lows: U32Array  # of intervals, none of which is empty
+    lows: U32Array  # of intervals, which are not empty
     highs: U32Array
 
     @property

@@ -3,8 +3,8 @@
 Code 0 says that the attribute is absent. Then gaps and constants take turns: constant `i` has code `2 + 2i`, what lies
 between it and the one before `1 + 2i`. So `low <= value < high` is one comparison of codes.
 
-In the order of keys (`tagmatch.model.where.values`), the constants of an attribute are: what is before all, NaN,
-false, true, what is before numbers; the numbers; what is after numbers; the texts; what is after texts. The texts begin
+In the order of keys (`tagmatch.model.where.values`), the constants of an attribute are: the beginning, NaN,
+false, true, a bound before numbers; the numbers; a bound after them; the texts; a bound after texts. The texts begin
 with those that represent values of other types (`tagmatch.model.where.types`). There are also those of decimals that
 are neither integers nor doubles, which have their place among the numbers.
 """
@@ -31,7 +31,7 @@ NUMBER, TEXT, TYPED = tuple(f"ns{types.TYPED}".encode())
 NAN, BOOL = tuple(b"!b")
 ONE = ord("1")
 
-#: Where constants stand in the order of an attribute without numbers and texts
+#: Places of constants in the order of an attribute without numbers and texts
 PLACE_NAN, PLACE_FALSE, PLACE_BEFORE_NUMBERS, NUMBERS = 1, 2, 4, 5
 _CODE_OF_NAN = 2 + 2 * PLACE_NAN
 # Constants that an attribute has in any case
@@ -39,7 +39,7 @@ _OTHERS = NUMBERS + 2
 #: The least code of an interval that begins before all values
 LEAST = 2
 
-# Of a number: the digits of its nearest double, and of what is missing
+# Of a number: the digits of its nearest double, and those of the rest
 _DOUBLE, _REST = 16, 3
 #: Bytes of the key of a number
 NUMBER_KEY = 1 + _DOUBLE + _REST
@@ -65,11 +65,11 @@ class Constants:
     """The constants of all attributes, each attribute's ascending."""
 
     number_starts: I64Array  # length attributes + 1: which numbers are an attribute's
-    # Of each number, the ordered bits of its nearest double: the upper half where all of the lower halves are zero, as
+    # Of each number, the ordered bits of its nearest double: the upper half if all of the lower halves are zero, as
     # those of small integers are, and all 64 otherwise; the other array is empty
     halves: U32Array
     doubles: U64Array
-    # Twice what each number's nearest double misses, and one more for decimals with texts; empty where all are `EXACT`
+    # Twice the rest of each number beyond its nearest double, plus one for decimals with texts; empty if all are exact
     rests: U16Array
     text_starts: I64Array  # length attributes + 1: which texts are an attribute's
     texts: Strings  # without the letter that they have as keys

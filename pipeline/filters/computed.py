@@ -108,7 +108,7 @@ class _Automata:
                 f"the index has a pattern that is refused: {quoted(pattern):.80}: {error}"
             ) from None
         steps, at_end = np.frombuffer(own.steps, np.uint16), np.frombuffer(own.at_end, np.uint8)
-        # Others look at what is before these meanwhile
+        # Other threads still read the steps before these
         tables = tables._replace(
             steps=with_room(tables.steps, self._used_steps, len(steps)),
             at_end=with_room(tables.at_end, self._used_states, len(at_end)),

@@ -2,7 +2,7 @@
 
 `tagmatch.pipeline.one` says why one message goes alone; the kernels of packets are called here, too. Only the trie has
 another way down: `match_in_trie` takes many messages at once, so that the processor waits for many cache misses at a
-time. Its arrays and calls take two microseconds, which one message alone has to itself; what is here takes a tenth of
+time. Its arrays and calls take two microseconds, too many for one message alone; the code here takes a tenth of
 that. Messages that come by many nodes have their own cache misses, and are left to it.
 """
 
@@ -212,7 +212,7 @@ def _from_trie(tables, messages, constraints, first_codes, ends, most):
 @kernel
 def _from_lines(tables, messages, constraints, first_codes, ends, most):
     buckets, (column_offsets, columns, box_offsets, boxes, lines), of_sets = arrays_at(tables, _LINES, _OF_LINES)
-    if len(columns) > most:  # of each a line is read, whatever the message has
+    if len(columns) > most:  # a line of each column is read for every message
         return np.empty(0, np.uint32), TOO_MANY
     blocks = (column_offsets, columns.reshape((-1, 2)), box_offsets, boxes.reshape((-1, 3)), lines.reshape((-1, 8)))
     of_message = np.empty((len(buckets[1]) - 1, 1), np.uint8)
@@ -274,7 +274,7 @@ def _in_segment(tables, tags, beside, _, most, dtypes):
 
 
 def arrays_of(index: FilterIndex | None) -> tuple[list[Any], list[int]]:
-    """Arrays and scalars of an index, as `rows_for` needs them; `None` has as many, of which there is no use."""
+    """Arrays and scalars of an index, as `rows_for` needs them; for `None` as many, which are not used."""
     if index is None:
         return _none_of(_GROUPS), [0] * (SCALAR_BEHIND - LAYOUT_SCALAR)
     attributes, trie, lines = index.attributes, index.trie, index.lines

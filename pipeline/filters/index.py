@@ -30,7 +30,8 @@ from tagmatch.pipeline.tags import QueryBatch
 #: How messages get to a set
 Path: TypeAlias = Literal["trie", "lines"]
 
-# Lines reach a set sooner if messages have even its least likely token so often, and at least so many sets are such
+# Lines reach a set sooner if messages have even its least likely token this often, and if at least this number of
+# sets are such
 _LIKELY, _FEW = 0.125, BLOCK
 
 
@@ -43,7 +44,7 @@ class FilterIndex:
     trie: TrieIndex | None
     lines: LineIndex | None  # The sets are in either
     seen: Seen  # Counts the messages that come
-    parts: Mapping[Path, TrieIndex | LineIndex] = field(init=False)  # Those of both that there are
+    parts: Mapping[Path, TrieIndex | LineIndex] = field(init=False)  # Those of both that exist
 
     def __post_init__(self) -> None:
         both: dict[Path, TrieIndex | LineIndex | None] = {"trie": self.trie, "lines": self.lines}
@@ -78,7 +79,7 @@ class FilterIndex:
 
 
 def filters_of(segment: Segment, before: Sequence[FilterIndex | None] = ()) -> FilterIndex | None:
-    """Index the sets of a segment that have constraints; `None` if there are none.
+    """Index the sets of a segment that have constraints; `None` if no set has any.
 
     It expects messages to have attributes as often as those that indexes of earlier segments have seen.
     """
@@ -137,7 +138,7 @@ def encoder_of(required: Requirements) -> FilterIndex:
 
 
 def _in_lines(required: Requirements) -> BoolArray:
-    """Which sets lines reach sooner than the trie: those of which messages are likely to have each token."""
+    """Which sets lines reach sooner than the trie: those with only tokens that messages are likely to have."""
     least = np.ones(len(required))
     np.minimum.at(least, required.asked.owners, required.likely.chances)
     likely_all = least >= _LIKELY

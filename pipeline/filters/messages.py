@@ -42,7 +42,7 @@ NUMBERS = (BOOL, INTEGER, FLOAT)
 #: Kinds of the others, as which columns of maps count
 TEXTS = (TEXT,)
 
-#: Places of a column's arrays, each of which has an address and a length; those of maps have an attribute a value
+#: Places of a column's arrays, each with an address and a length; those of maps have an attribute a value
 ROWS, VALIDITY, VALUE_BITS, BEGINS, ENDS, DATA, OF_VALUES = range(7)
 _ARRAYS, _HEAD = 7, 3
 _NO_ADDRESSES, _NO_TEXTS = (0,) * 2 * _ARRAYS, (0,) * 2 * len((BEGINS, ENDS, DATA, OF_VALUES))
@@ -72,7 +72,7 @@ class KnownColumns:
 
     @classmethod
     def _chosen(cls, given: AttributeColumns, known: Attributes, kinds: tuple[int, ...]) -> KnownColumns:
-        """The columns, of which those of wide numbers are used as they lie in memory."""
+        """The columns; those of wide numbers are used as they lie in memory."""
         addresses, heads = array("Q"), array("q")
         kept: list[object] = []
         left: list[tuple[int, int]] = []
@@ -223,7 +223,7 @@ def _encode_tags(tags, first, last, known, found):
 
 @kernel
 def encode_packed(offsets, data, first, last, known, found, used):
-    """Packed attributes behind those that there are already, in longer arrays if need be; how many there are then."""
+    """Append packed attributes to those found already, in longer arrays if need be; returns their number then."""
     (name_slots, name_offsets, name_bytes), _, _, constants, patterns = known
     owners, attributes, codes = found
     roots = patterns[0]
@@ -258,7 +258,7 @@ def _only_known(of_values, places, count):
 
 @kernel
 def _encode_columns(columns, heads, first, last, constants, patterns, found, used):
-    """The values of columns behind those that there are already, in longer arrays if need be; column by column."""
+    """Append the values of columns to those found already, in longer arrays if need be; column by column."""
     owners, attributes, codes = found
     roots, places = patterns[0], np.empty(0, np.int64)
     for column in range(len(heads)):
@@ -319,7 +319,7 @@ def encode_one(offsets, hashes, tags, data, known):
 
 @kernel
 def _by_message(found, used, ends):
-    """Attributes and codes message by message, those of each in their order; writes where they end."""
+    """Sort attributes and codes by message, those of each message in their order; writes where each message ends."""
     owners, attributes, codes = found
     ascending = True
     for i in range(used):

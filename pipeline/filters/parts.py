@@ -1,4 +1,4 @@
-"""Finds sets that ask for so many of some parts, as `at least 2 of {…}` does, or for tests that are computed.
+"""Finds sets that ask for a number of parts, as `at least 2 of {…}` does, or for tests that are computed.
 
 A test that is computed (see `tagmatch.pipeline.filters.computed`) is a tag here, which messages have if it holds.
 
@@ -182,7 +182,7 @@ def _verified(messages, found, reached, programs, constraints, first_codes, ends
     of_tags, looked_at, total = reached[0], np.int64(0), np.int64(0)
     results, kept = np.empty(most, np.uint8), np.empty(0, np.uint32)
     has_tag, counts = np.zeros(len(of_tags), np.uint8), np.zeros(len(rows), np.uint8)
-    # One more is written before it is known that it is none
+    # One more is written before it is known to be no candidate
     candidates = np.empty(len(rows) + 1, np.uint32)
     for owner in range(len(ends) - 1):
         ranks_begin, ranks_end, used = rank_offsets[owner], rank_offsets[owner + 1], np.int64(0)
@@ -268,7 +268,7 @@ def holding_of(tags: Strings, ranks: U32Array) -> PartsFinder:
 
 
 class _Tree(NamedTuple):
-    """What some rows ask: different tags and tests, then those that stand for parts, then the rows themselves."""
+    """The requirements of some rows: different tags and tests, then the tests of parts, then the rows themselves."""
 
     leaves: Strings  # tags and tests
     found: Parsed  # the tests
@@ -382,7 +382,7 @@ class _Plan:
         steps[is_test] = self._required.tests.records[self._of_leaf[is_test]]
         self._conjunctions = _Pool(one, np.arange(leaves))  # as leaves
         self._alternatives, self._programs = _Pool(one, np.arange(leaves)), _Pool(one, steps)
-        # Where those of each of the tree are; and the programs that need what was counted
+        # Where the alternatives and the program of each node are; and the programs that need a count
         self._reached_by, self._program, self._short = np.arange(count), np.arange(count), np.arange(count)
         # What holds if and only if its one conjunction does
         self._is_conjunction = np.arange(count) < leaves
@@ -454,7 +454,7 @@ class _Plan:
         return np.bincount(owners, minlength=count), found
 
     def _add(self, level: _Level) -> None:
-        """Add what stands for parts."""
+        """Add the tests of parts of a level."""
         numbers, count = level.numbers, len(level.numbers)
         sizes, conjunctions = self._reach(level)
         self._reached_by[numbers] = len(self._alternatives) + np.arange(count)

@@ -33,7 +33,7 @@ class Trie(NamedTuple):
     roots: IntArray  # the child of the root for each token, 0 without one
     nodes: U32Array  # [n, 2]: begin and end; the end's highest bit is `INNER`
     edges: U64Array  # an open hash table: a node and a token, `node << 32 | token`
-    children: IntArray  # where the edge at the same place leads, 0 where it is free
+    children: IntArray  # the node that the edge at the same place leads to, 0 if the place is free
     signatures: U64Array  # a bit for each token of a row
     fewest: U8Array  # of each node, how many more tokens a message must have for any of the rows there and below
 
@@ -187,7 +187,7 @@ class TrieIndex:
         return tuple(self.cells), tuple(self.trie), tuple(self.sets)
 
     def match(self, messages: MessageTable, attributes: int) -> RowsFound:
-        """Rows of the segment whose tags and constraints each message satisfies; there are so many attributes."""
+        """Rows of the segment whose tags and constraints each message satisfies; `attributes` counts the attributes."""
         ends, first_codes = np.zeros(len(messages.offsets), np.int64), np.zeros(attributes, np.uint32)
         rows, rejected = match_in_trie(messages, *self.arrays, first_codes, ends)
         return RowsFound(Lists(ends, rows), int(rejected))
@@ -218,7 +218,7 @@ def _paths(tokens: U32Array, owners: I64Array, count: int) -> U32Array:
 
 _U32 = np.uint32
 
-# Edges that are looked up in one step, at least; what waits then stays small, however many tokens messages have
+# Edges that are looked up in one step, at least; few wait then, however many tokens messages have
 _EDGES = 1 << 15
 
 
@@ -322,13 +322,13 @@ def most_tokens(cells: TokenCells) -> I64Array:
 
 @inlined
 def most_room(ranks, values):
-    """Tokens of a message with so many ranks and values, at most, and before each is there once."""
+    """The most tokens of a message with these numbers of ranks and values, before repeated ones are dropped."""
     return ranks + _A_VALUE * values
 
 
 @inlined
 def tokens_of(message, cells, tokens, begin):
-    """Write the tokens of a message from `begin` on, ascending and each once; where they end, and their signature.
+    """Write the tokens of a message from `begin` on, ascending and each once; returns their end and their signature.
 
     The message is as `verified` takes it. There must be room for one token for each rank, and for `most_tokens` of each
     attribute. The CPU and CUDA have this rule.
@@ -371,7 +371,7 @@ def tokens_of(message, cells, tokens, begin):
 def write_tokens(first, last, messages, cells, tokens, ends, signatures):
     """Write the tokens of messages `first` to `last`: of each ascending and each once, with their signature.
 
-    Those of message `first + i` end at `ends[i + 1]`. Returns `tokens`, or what is larger.
+    Those of message `first + i` end at `ends[i + 1]`. Returns `tokens`, or a larger array.
     """
     rank_offsets, ranks, offsets, attributes, codes = messages
     used = np.int64(0)
@@ -387,7 +387,7 @@ def write_tokens(first, last, messages, cells, tokens, ends, signatures):
     return tokens
 
 
-# Messages that go down the trie together: fewer at first, and where they have many candidates
+# Messages that go down the trie together: fewer at first, and also if they have many candidates
 _FEWEST, _MOST, _MANY = 16, 512, 1 << 18
 
 

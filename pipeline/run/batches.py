@@ -274,7 +274,7 @@ class PartitionQueues:
         return [self._taken(partitions, offsets, entries)]
 
     def finish(self, taken: Taken, found: Found | None) -> Completed:
-        """Enter what was found in batches, or that they failed; returns the queries that are now through."""
+        """Enter the results of batches, or that they failed; returns the queries that are now through."""
         if self._abandoned:
             return Completed([], Lists(np.zeros(1, np.int64), np.empty(0, np.uint32)))
         sets = np.empty(0, np.uint32) if found is None else found.sets
@@ -344,7 +344,7 @@ class PartitionQueues:
         self._cells = (np.concatenate([values, np.empty(more, np.uint32)]), np.concatenate([links, new_links]), free)
 
 
-# A thread that has nothing else to do takes all that waits, or its share where there are more (query, partition) pairs
+# An idle thread takes all waiting batches, or its share if they have more (query, partition) pairs
 _FEWEST_PAIRS = 4096
 
 # Bytes of the lists that empty queues keep memory for
@@ -413,7 +413,7 @@ class Batcher:
         return taken
 
     def finish(self, taken: Taken, found: Found | None) -> Packet:
-        """Enter what was found in batches, or that they failed; returns the queries that are now through (§3.4)."""
+        """Enter the results of batches, or that they failed; returns the queries that are now through (§3.4)."""
         queues = taken.queues
         with self._changing() as left:
             completed = queues.finish(taken, found)

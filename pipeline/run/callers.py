@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 class _Condition(threading.Condition):
     """Entered by C code alone.
 
-    The usual one is entered by Python code, which Ctrl-C may interrupt when the lock is taken already. Who gives an
-    answer to a future that somebody waits for would then wait for that lock for ever.
+    The usual one is entered by Python code, which Ctrl-C may interrupt when the lock is taken already. A thread that
+    answers a future whose caller waits would then wait for that lock for ever.
     """
 
     @property
@@ -59,7 +59,7 @@ class Answered:
 
 
 class Caller:
-    """The caller who waits for a query's answer by a future, and whether that is a set of keys."""
+    """The caller with a future for a query's answer, and whether the answer is a set of keys."""
 
     __slots__ = ("future", "unique")
 
@@ -97,7 +97,7 @@ class Caller:
         except InvalidStateError:
             pass  # two batches of one query may fail at once
         except BaseException:
-            # Futures let through what is no `Exception`; other queries must not suffer from it
+            # Futures let through an error that is no `Exception`; other queries must not suffer from it
             _log.exception("exception calling callback for %r", self.future)
 
 
@@ -156,7 +156,7 @@ class Gathering:
     def submit(self) -> None:
         """Submit the queries that have gathered. Any thread may call this."""
         gathered = []
-        with contextlib.suppress(IndexError):  # another thread may submit some of it meanwhile
+        with contextlib.suppress(IndexError):  # another thread may submit some of it at the same time
             while self._asked:
                 gathered.append(self._asked.popleft())
         if gathered:
@@ -272,7 +272,7 @@ class Limits:
                 self._changed.wait()
 
     def give_up(self) -> None:
-        """Let callers of `wait_until_empty` go on, whatever is in flight."""
+        """Let callers of `wait_until_empty` go on, also with queries in flight."""
         with self._lock:
             self._given_up = True
             self._changed.notify_all()

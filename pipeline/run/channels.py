@@ -1,7 +1,7 @@
 """Channels: queries wait in an order that keeps deadlines, for threads that take them in tasks.
 
 A task is a few messages, or a packet of a call with many. It stays with one thread through all stages, and is bounded
-by what it takes: so what is urgent never waits long for a thread.
+by its time: so an urgent message never waits long for a thread.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Channels(Workers[Turn]):
         """Return what happened to each channel's messages, by name."""
         return {name: each.counts.stats(each.cost) for name, each in self._classes.items()}
 
-    # -- what waits --------------------------------------------------------------------------------------------------
+    # -- the queues ---------------------------------------------------------------------------------------------------
 
     def _put(self, entries: list[Entry]) -> str | None:
         with self._lock:
@@ -302,7 +302,7 @@ class Channels(Workers[Turn]):
         channel, now = entry.of.channel, self._clock()
         if outcome == "refused":
             return Overloaded(
-                f"channel {channel.name!r}: with what waits already, an answer would most likely come after the "
+                f"channel {channel.name!r}: the messages that wait already would most likely delay an answer past the "
                 f"deadline of {channel.due:g} seconds; try again later, or hand in fewer messages"
             )
         about = f"channel {channel.name!r}, whose deadline is {channel.due:g} seconds"

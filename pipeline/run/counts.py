@@ -75,9 +75,9 @@ class Counts:
 
 #: How much of a sample's weight is left after the next: about the last hundred count
 _KEPT = 0.99
-#: A sample counts as at most so many times what was expected, so that one pause of the machine spoils no estimate
+#: A sample counts as at most this multiple of the expected time, so that one pause of the machine spoils no estimate
 _MOST_TIMES = 4.0
-#: The first samples are judged together: each counts as at most so many times what a task, or a message, takes in the
+#: The first samples are judged together: each counts as at most this multiple of a task's, or a message's, time in the
 #: median. To compile a kernel takes far longer
 _FIRST = 8
 _FIRST_TIMES = 32.0
@@ -95,7 +95,7 @@ _VARIES = 1e-2
 class CostModel:
     """Seconds that a task of `n` messages takes, `once + each * n`, by least squares of the errors as shares.
 
-    How far a task is from what is expected is taken as a share of that, so that no long task outweighs the short ones.
+    A task's distance from the expected time is taken as a share of that, so that no long task outweighs the short ones.
     Older samples count less. One thread at a time may call this.
     """
 
@@ -103,7 +103,7 @@ class CostModel:
         self.once = self.each = self.spread = 0.0
         self.largest = 0
         self._first: list[tuple[int, float]] = []
-        # Weighted sums, of x², x·z, z², x·y and z·y, where x, z and y are 1, n and the seconds, as shares of what was
+        # Weighted sums, of x², x·z, z², x·y and z·y, where x, z and y are 1, n and the seconds, as shares of the time
         # expected
         self._sums = [0.0] * 5
 
@@ -129,7 +129,7 @@ class CostModel:
         self._fit(count)
 
     def doubt(self) -> None:
-        """Take something off, as this has turned a message away, of which nothing can be learned now.
+        """Lower the costs a little, as they have turned a message away, which teaches nothing now.
 
         Without that, an estimate that is too high by far would stay so for ever.
         """
@@ -166,7 +166,7 @@ class CostModel:
         self._sums = [_KEPT * old + each for old, each in zip(self._sums, new, strict=True)]
 
     def _fit(self, count: int) -> None:
-        """Find both costs; then weigh what came before by what tasks, as one of so many messages, are expected now."""
+        """Find both costs; then weigh older samples by the expected time of tasks with as many messages as now."""
         before = self.once + self.each * count
         xx, xz, zz, xy, zy = self._sums
         if not zz:

@@ -1,4 +1,4 @@
-"""The orders of channels: which task of which message a thread takes next.
+"""The orders of channels, which give threads the next tasks.
 
 `fifo` and `edf` have lines from which all threads take. `dfgs` is Deadline-aware Fine-Grained Scheduling with Smart
 Dispatch, as published: Z. Wang, Y. Zhang, X. Chang, X. Mi, Y. Wang, K. Wang, H. Yang, "Pub/Sub on Stream: A Multi-Core
@@ -25,7 +25,7 @@ from tagmatch.pipeline.segment import Matcher
 
 #: Of the time that the tightest channel has to spare, a task may take this share: threads do not wake in no time
 _SHARE = 0.5
-# Tasks of a channel that all are learned from; of later ones that are expected to be brief, it is one in so many
+# How many tasks of a channel all count as samples; of later ones expected to be brief, one in eight does
 _LEARN_ALL, _LEARN_ONE_IN, _BRIEF_S = 64, 8, 0.0005
 
 
@@ -57,7 +57,7 @@ class Class:
 
 
 class Awaiting(Protocol):
-    """Those that an entry is for, who may not want it any more."""
+    """The callers of an entry, who can give up."""
 
     @property
     def over(self) -> bool:
@@ -96,14 +96,14 @@ class Entry:
 
 
 class Turn(NamedTuple):
-    """What a thread is to do next: entries to match together, which may be none, and some that are dropped."""
+    """The next work of a thread: entries to match together, perhaps none, and some that are dropped."""
 
     entries: list[Entry]
     dropped: list[Entry]
 
 
 def longest_task(classes: Sequence[Class]) -> float:
-    """Seconds that a task of any channel may take, so that what comes meanwhile is in time.
+    """Seconds that a task of any channel may take, so that messages that come during it are in time.
 
     A part of the least time that a channel has to spare beyond what one of its messages takes.
     """
@@ -121,9 +121,9 @@ def packet_of(of: Class, classes: Sequence[Class], limit: int) -> int:
 
 @inlined
 def goes_behind(end, block, due, same_channel):
-    """Whether a block of tasks must stand behind a task (Algorithm 3, lines 4 to 11).
+    """Whether a block of tasks must go behind a task (Algorithm 3, lines 4 to 11).
 
-    So it is where the task, which would end at `end`, would be late if all of `block` went before it, and where it is
+    It must if the task, which would end at `end`, would be late after all of `block`, and if it is
     of the same channel, whose messages stay in order.
     """
     return end + block > due or same_channel
@@ -138,7 +138,7 @@ class Order(ABC):
     `now` is of the clock that entries have their times of; the orders themselves ask no clock.
     """
 
-    by_thread = False  # Whether what comes is for one certain thread
+    by_thread = False  # Whether an entry goes to one certain thread
 
     def __init__(self, classes: Sequence[Class], threads: int, limit: int) -> None:
         self._classes, self._threads, self._limit = classes, threads, limit
@@ -242,7 +242,7 @@ class Dfgs(Order):
 
 
 _due = attrgetter("due")
-#: Of what waits in a line behind a message that comes, so many are asked whether it lets them be in time
+#: How many entries in a line behind a new message are asked whether it lets them be in time
 _LOOKED_AT = 8
 
 
@@ -389,10 +389,10 @@ class Fifo(Order):
 
 
 class Edf(Fifo):
-    """Earliest deadline first, then the higher priority, then what came first. What could not be in time is dropped.
+    """Earliest deadline first, then the higher priority, then the earlier arrival. Late messages are dropped.
 
-    Where so much waits, with a deadline not later, that a message could not be in time, it is refused at once; so it is
-    if what was let in before, with a later deadline and a higher priority, would not be in time because of it. A task
+    A message is refused at once if too many wait with a deadline not later, so that it could not be in time; and also
+    if admitted messages with a later deadline and a higher priority would not be in time because of it. A task
     takes no longer than lets its first message be in time, and leaves every other channel time.
     """
 
@@ -417,7 +417,7 @@ class Edf(Fifo):
         return any(self._makes_late(other, whole, start) for other in self._more_important(entries[0]))
 
     def _more_important(self, entry: Entry) -> Iterator[Entry]:
-        """Some of what waits with a later deadline and a higher priority: of a line the last, others in even steps."""
+        """Some entries with a later deadline and a higher priority: of a line the last, others in even steps."""
         for line in self._lines:
             if line.of.channel.priority <= entry.of.channel.priority:
                 continue
@@ -463,7 +463,7 @@ class Edf(Fifo):
         return first.of.cost.most(longest, self._limit)
 
 
-#: Makes an order for some channels, some threads, and tasks of at most so many messages
+#: Makes an order from channels, a number of threads, and the most messages of a task
 NewOrder: TypeAlias = Callable[[Sequence[Class], int, int], Order]
 
 ORDERS: Mapping[options.Order, NewOrder] = {"fifo": Fifo, "edf": Edf, "dfgs": Dfgs}

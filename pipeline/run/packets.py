@@ -33,7 +33,7 @@ Services = Mapping[StageName, Histogram]
 # More memory than the first packet lets expect, in parts of it
 _SPARE = 4
 
-# Keys of a list array, of which there can be no more; where a call has more all the same, its packets are joined
+# The most keys of a list array; if a call has more, its packets are joined
 _MOST = 2**31 - 1
 
 # Of keys: where memory is so small, none of it is given back that the keys did not take
@@ -51,8 +51,8 @@ class BulkCall:
 
     If numbers are wanted, each query has one in place of keys. The first packet lets expect how much it takes.
 
-    A packet's place is known when those before it have said how many keys they have. Where that takes too long, or
-    the memory is too small, the packet has memory of its own, which is copied later. Any number of threads may write.
+    A packet's place is known when those before it have said how many keys they have. If that takes too long, or
+    the memory is too small, the packet gets other memory, which is copied later. Any number of threads may write.
     """
 
     def __init__(self, matcher: Matcher, parts: Sequence[Part], *, wanted: Wanted, merged_later: bool = False) -> None:
@@ -79,9 +79,9 @@ class BulkCall:
         )
 
     def space(self, packet: int, count: int, *, at_most: bool = False) -> U64Array | None:
-        """The place of a packet's keys; the caller then writes all `count` there, or at most so many, the first ones.
+        """The place of a packet's keys; the caller then writes all `count`, or only the first ones with `at_most`.
 
-        Waits for the packets before it, no longer than it takes to copy the keys: these may never come. `None` where
+        Waits for the packets before it, no longer than it takes to copy the keys: these may never come. `None` if
         the place is not known then.
         """
         with self._counted:
@@ -345,7 +345,7 @@ def whole(chunks: Sequence[TagLists]) -> deque[Part]:
 
 
 def cut(left: deque[Part], size: PacketSize, threads: int, most: int | None = None) -> list[Part]:
-    """Cut packets off what is left of a call's queries: `most`, as large as may be; or all, of about even size."""
+    """Cut packets off the rest of a call's queries: `most`, as large as may be; or all, of about even size."""
     found: list[Part] = []
     while left and (most is None or len(found) < most):
         chunk, begun, end = left.popleft()
@@ -375,7 +375,7 @@ def packet_ranges(offsets: IntArray, size: PacketSize, threads: int) -> list[tup
     if not len(even):
         return []
     begins, ends = offsets[even[:, 0]].astype(np.int64), offsets[even[:, 1]].astype(np.int64)
-    # Where a range has too many tags, it is cut behind each so many of its own
+    # A range with too many tags is cut after each `size.tags` of them
     cuts = np.maximum(-(-(ends - begins) // size.tags), 1) - 1
     marks = np.repeat(begins - size.tags * offsets_of(cuts)[:-1], cuts) + size.tags * np.arange(1, cuts.sum() + 1)
     by_tags = np.searchsorted(offsets, marks.astype(offsets.dtype), side="right") - 1
@@ -410,7 +410,7 @@ class Intake:
             return len(waiting) == len(queries)
 
     def take(self) -> Packet | None:
-        """Return some of what has been gathered, without what was cancelled; `None` if there is nothing."""
+        """Return some of the gathered queries, without cancelled ones; `None` if no query waits."""
         while True:
             with self._lock:
                 if not self._groups:

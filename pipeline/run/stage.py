@@ -1,4 +1,4 @@
-"""The stages and their order (§3, Figure 1): each has threads of its own, which take work from a bounded queue.
+"""The stages and their order (§3, Figure 1): each has its threads, which take work from a bounded queue.
 
 The method of a packet that has a stage's name does its work. Before the subset match there is one more stage, `batch`,
 for layouts that match partition by partition, and queries that are submitted one by one.
@@ -115,7 +115,7 @@ class Stage(Workers[Work]):
         self._fail = fail
         self._bound = bound
         self._hand_over = hand_over
-        self._first, self._otherwise = first, otherwise  # What is asked for work before what waits, and after
+        self._first, self._otherwise = first, otherwise  # Sources of work before the queue, and after
         #: Pieces of work, and when each came, in seconds of `time.perf_counter`
         self._waiting: deque[tuple[float, Work]] = deque()
         self._lock = threading.Lock()

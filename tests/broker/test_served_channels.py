@@ -62,7 +62,7 @@ def test_errors_keep_their_class_and_the_stream_goes_on(served, monkeypatch):
         assert (hub["in"], hub["dropped"], hub["failed"]) == (1, 1, 0)
     with monkeypatch.context() as patched:
         patched.setattr(Edf, "_refuses", lambda *_: True)
-        with pytest.raises(Overloaded, match="channel 'alarm': with what waits already, an answer would"):
+        with pytest.raises(Overloaded, match="channel 'alarm': the messages that wait already would"):
             tm.submit(["dog"], channel="alarm").result(TIMEOUT)
     stream = tm._engine._singles[False, "alarm", 0, None]._stream
     assert tm.submit(["dog"], channel="alarm").result(TIMEOUT) == [8]

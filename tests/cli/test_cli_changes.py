@@ -202,7 +202,7 @@ def test_mistakes(kept, tmp_path):
     before = contents_of(kept), contents_of(place)
     for words, told in (
         (["backup", place, kept], f"there is an index at {kept} that is no backup, was changed since it was one,"),
-        (["restore", place, kept], f"there is an index at {kept} already; with --replace it is lost, and what is"),
+        (["restore", place, kept], f"there is an index at {kept} already; --replace deletes it and its staged"),
         (["restore", tmp_path / "backpu", tmp_path / "new"], f"there is no index at {tmp_path / 'backpu'}: no such"),
         (["backup", kept, tmp_path], f"{tmp_path} is a folder with other files in it; choose an empty or a new"),
         (["restore", place, kept, "--replace", "--snapshot", 2], f"the index {place} does not keep a snapshot 2; it"),

@@ -173,7 +173,7 @@ def test_a_backup_replaces_backups_only(index: Path, tmp_path: Path) -> None:
 def test_an_index_is_replaced_only_if_that_is_said(index: Path, tmp_path: Path) -> None:
     other = saved_index(tmp_path / "other", {"o": 9}, {"t": 10})
     before = contents_of(other)
-    with pytest.raises(IndexExistsError, match=f"there is an index at {other} already; with `replace`"):
+    with pytest.raises(IndexExistsError, match=f"there is an index at {other} already; `replace`"):
         restore(index, other)
     assert contents_of(other) == before
     restore(index, other, replace=True)

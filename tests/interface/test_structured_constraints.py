@@ -201,7 +201,7 @@ BAD: list[tuple[Any, str]] = [
     ({**GOOD, "attr": None}, "field 'attr' is null"), ({**GOOD, "attr": "a\0"}, "must not contain U\\+0000"),
     ({**GOOD, "attr": ""}, "name of an attribute must not be empty"), (None, "is null; leave it out"),
     (of("="), "= needs one value, in one of the fields value, int, float, text, bool"),
-    (of("=", value=1, text="1"), "several values where one must be"), (of("=", value=1, upper=1), "= needs one value"),
+    (of("=", value=1, text="1"), "several values are given, but"), (of("=", value=1, upper=1), "= needs one value"),
     (of("=", value=1, values=[1]), "= needs one value"), (of("exists", value=1), "exists needs no value"),
     (of("not exists", text=""), "not exists needs no value"),
     (of("in", value=1), "in needs a list of values, in the field 'values'"),

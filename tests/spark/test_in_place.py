@@ -263,7 +263,7 @@ def test_what_is_damaged(bucket: Any, uri: str, counted: Counted) -> None:
         for damage, message in (
             (contents[:-5], "is damaged: .*tagsets.arrow is cut short"),
             (bytes(len(contents)), "is damaged: "),
-            (half, "points to what is"),
+            (half, "points beyond its data"),
             (None, r"lacks a file: .*tagsets.arrow"),
         ):
             counted.forget()

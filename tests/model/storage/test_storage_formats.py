@@ -101,7 +101,7 @@ def test_tags_that_stand_for_constraints_by_now_are_refused(tmp_path: Path, tag:
         with suppress(TagMatchError):  # it is saved, but what answers takes the tag for a constraint
             tm.consolidate()
     assert format_of(index) == 3
-    with pytest.raises(IndexVersionError, match="stand for constraints since format 5"):
+    with pytest.raises(IndexVersionError, match="which format 5 reserves for constraints"):
         TagMatch.open(index, **OPTIONS)
 
 
