@@ -8,13 +8,14 @@ values, and each test may hold for another one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeGuard
 
 from tagmatch.model.errors import FilterError
-from tagmatch.model.where.constraints import AREA, NO_TAG, PARTS, RANGES, Constraint, Interval
-from tagmatch.model.where.values import is_reserved
+from tagmatch.model.where.constraints import AREA, NO_TAG, PARTS, RANGES, Constraint, Cut, Interval
+from tagmatch.model.where.values import NUMBERS, is_reserved, key_of
 
 # Said where an area is among parts
 _NO_AREAS = (
@@ -25,6 +26,8 @@ _NO_AREAS = (
 MAX_CONJUNCTIONS = 1024
 #: Most parentheses and `not` within each other
 MAX_DEPTH = 100
+# All numbers, and before the least of them
+_ALL_NUMBERS, _LEAST = Interval(Cut("[", NUMBERS[0]), Cut("[", NUMBERS[1])), Cut("[", key_of(-math.inf))
 # Most conjunctions that are made before they become fewer
 _MOST_MADE = 1 << 12
 
@@ -253,7 +256,10 @@ def _conjunction(terms: Terms) -> Terms:
         negated = [test for test in tests if test.negated]
         left.difference_update(negated)
         left.update(united(negated))
-        asked = sorted((test for test in tests if not test.negated), key=_tag_of)
+        given = [test for test in tests if not test.negated]
+        left.difference_update(given)
+        asked = sorted({_less(test, negated) for test in given}, key=_tag_of)
+        left.update(asked)
         # As many as may be told apart in little time
         for place, test in enumerate(asked if len(asked) <= MAX_CONJUNCTIONS else ()):
             # The first one stays if two imply each other
@@ -262,6 +268,26 @@ def _conjunction(terms: Terms) -> Terms:
             ):
                 left.discard(test)
     return frozenset(left)
+
+
+def _less(test: Constraint, negated: Sequence[Constraint]) -> Constraint:
+    """A test without the values that negated ones rule out, if it has others and can be written so."""
+    ruled_out = sorted({interval for other in negated for interval in other.intervals}, key=_place)
+    if not ruled_out:
+        return test
+    left: list[Interval] = []
+    for own in test.intervals:
+        at = own.lower
+        for lower, upper in ruled_out:
+            if lower.position >= own.upper.position:
+                break
+            if at.position < lower.position:
+                left.append(Interval(at, lower))
+            at = max(at, upper, key=_position)
+        if at.position < own.upper.position:
+            left.append(Interval(at, own.upper))
+    found = _with(test, left)
+    return found if left and found.can_be_written else test
 
 
 def _is_contradictory(terms: Terms) -> bool:
@@ -283,19 +309,35 @@ def _is_contradictory(terms: Terms) -> bool:
 
 def _merged(rows: set[Terms]) -> set[Terms]:
     """Rows that differ in one test of an attribute as one, as far as there is a test for it."""
-    groups: dict[tuple[str, Terms], list[Constraint]] = {}
+    groups: dict[tuple[str, Terms], dict[Constraint, Terms]] = {}
     for row in sorted(rows, key=_order) if len(rows) > 1 else ():
         for term in row:
-            if _is_range(term) and not term.negated:
-                groups.setdefault((term.attribute, row - {term}), []).append(term)
+            if _is_asked(term):
+                groups.setdefault((term.attribute, row - {term}), {})[term] = row
+    _have_implied(groups)
     left = set(rows)
     several = [(name, _order(rest), rest, tests) for (name, rest), tests in groups.items() if len(tests) > 1]
     for _, _, rest, tests in sorted(several, key=lambda group: group[:2]):
-        there = [test for test in tests if rest | {test} in left]
+        there = {test: row for test, row in tests.items() if row in left}
         if len(there) > 1:
-            left.difference_update(rest | {test} for test in there)
-            left.update(_conjunction(rest | {test}) for test in united(there))
+            left.difference_update(there.values())
+            left.update(_conjunction(rest | {test}) for test in united([*there]))
     return left
+
+
+def _have_implied(groups: dict[tuple[str, Terms], dict[Constraint, Terms]]) -> None:
+    """Let rows, by all terms but a test, also stand beside those with other tests of the attribute that it implies."""
+    alike: dict[tuple[str, Terms], list[Terms]] = {}
+    for name, rest in groups:
+        alike.setdefault((name, frozenset(term for term in rest if not _is_asked(term, name))), []).append(rest)
+    for (name, _), rests in alike.items():
+        for rest in rests if 1 < len(rests) <= MAX_CONJUNCTIONS else ():
+            for other in rests:
+                if other < rest:
+                    more = groups[name, other].items()
+                    groups[name, rest].update(
+                        (test, row) for test, row in more if all(_implies(test, each) for each in rest - other)
+                    )
 
 
 def _without_implied(rows: list[Terms]) -> list[Terms]:
@@ -328,6 +370,11 @@ def _implies(term: Term, other: Term) -> bool:
     return _within(other, term) if term.negated else _within(term, other)
 
 
+def _is_asked(term: Term, name: str | None = None) -> TypeGuard[Constraint]:
+    """Whether it is a test of ranges that is not negated, of a given attribute or of any."""
+    return _is_range(term) and not term.negated and name in (None, term.attribute)
+
+
 def _is_range(term: Term) -> TypeGuard[Constraint]:
     return isinstance(term, Constraint) and term.kind == RANGES
 
@@ -337,14 +384,21 @@ def _is_range(term: Term) -> TypeGuard[Constraint]:
 
 def _within(test: Constraint, other: Constraint) -> bool:
     """Whether the ranges of one test are in those of another one."""
-    return all(
-        any(_starts(each) >= _starts(around) and _ends(each) <= _ends(around) for around in other.intervals)
-        for each in test.intervals
-    )
+    return all(_is_in(each, other.intervals) for each in test.intervals)
+
+
+def _is_in(interval: Interval, others: Sequence[Interval]) -> bool:
+    """Whether a range is in one of others."""
+    return any(_starts(interval) >= _starts(each) and _ends(interval) <= _ends(each) for each in others)
+
+
+def _position(cut: Cut) -> bytes:
+    return cut.position
 
 
 def _starts(interval: Interval) -> bytes:
-    return interval.lower.position
+    position = interval.lower.position
+    return _LEAST.position if position == _ALL_NUMBERS.lower.position else position
 
 
 def _ends(interval: Interval) -> bytes:
@@ -376,7 +430,7 @@ def united(tests: Sequence[Constraint]) -> list[Constraint]:
 
 def _union(tests: Sequence[Constraint]) -> Constraint:
     intervals: list[Interval] = []
-    for each in sorted({interval for test in tests for interval in test.intervals}, key=_place):
+    for each in sorted(sorted({interval for test in tests for interval in test.intervals}), key=_place):
         start, last = _starts(each), intervals[-1] if intervals else None
         # Neighbours stay apart, as they do in a list
         if last and (start < _ends(last) or (start == _ends(last) and each.lower.key == last.upper.key)):
@@ -384,4 +438,11 @@ def _union(tests: Sequence[Constraint]) -> Constraint:
                 intervals[-1] = Interval(last.lower, each.upper)
         else:
             intervals.append(each)
-    return replace(tests[0], intervals=tuple(intervals))
+    return _with(tests[0], intervals)
+
+
+def _with(test: Constraint, intervals: Iterable[Interval]) -> Constraint:
+    """A test with other ranges; for all numbers there is a text if the least one is named."""
+    least = {_ALL_NUMBERS: Interval(_LEAST, _ALL_NUMBERS.upper)}
+    plain = (each._replace(lower=_ALL_NUMBERS.lower) if each.lower == _LEAST else each for each in intervals)
+    return replace(test, intervals=tuple(least.get(each, each) for each in plain))

@@ -304,6 +304,9 @@ _NORMAL = [
     ("a in {1, 2} and b = 3", ["(a = 1 and b = 3) or (b = 3 and a = 2)"]),
     ("a in {1, 2} and b in {3, 4}", ["(a = 1 or a = 2) and (b = 3 or b = 4)",
                                      "a = 1 and b = 3 or a = 1 and b = 4 or a = 2 and b = 3 or a = 2 and b = 4"]),
+    ("a < 1 and a in {false, 0}", ["a < 1 and (a = false or a = 0)", "(a < 1 and a = false) or a = 0"]),
+    ("a >= -1e999", ["a >= 5 or a < 5", "a < 5 or a > 4"]),
+    ("a < 2 and not a = 2", ["a <= 2 and not a = 2"]),
     ('tags {"x"}', ['tags {"x"} or (tags {"x"} and a = 1)', 'tags {"x"} and (tags {"x"} or b = 1)']),
 ]  # fmt: skip
 
@@ -317,8 +320,30 @@ def test_what_says_the_same_is_stored_equally(text: str, others: list[str]) -> N
 
 
 def test_what_no_one_test_says_has_several_rows() -> None:
-    """No test says: any number."""
-    assert [str(test) for row in rows_of("a >= 5 or a < 5") for test in row.constraints] == ["a < 5", "a >= 5"]
+    """No test says: any version."""
+    tests = [test.format('version "1.0.0"') for test in ("a < {}", "a >= {}")]
+    assert [str(test) for row in rows_of(" or ".join(tests)) for test in row.constraints] == tests
+
+
+#: Values of several types, few enough to meet each other
+_FEW = st.sampled_from(["0", "1", "2", "false", "true", '"a"'])
+_FEW_ORDERED = _FEW.filter(lambda value: value not in ("false", "true"))
+_OF_ONE = st.one_of(
+    st.builds("a {} {}".format, st.sampled_from(["=", "!="]), _FEW),
+    st.builds("a {} {}".format, st.sampled_from(["<", ">="]), _FEW_ORDERED),
+    st.builds("a in {{{}, {}}}".format, _FEW, _FEW),
+    st.builds("not a = {}".format, _FEW),
+)
+
+
+@given(first=_OF_ONE, others=st.lists(_OF_ONE, min_size=1, max_size=4), data=st.data())
+def test_in_any_order_and_however_they_are_grouped(first: str, others: list[str], data: Any) -> None:
+    several = data.draw(st.permutations(others))
+    expected = rows_of(f"{first} and ({' or '.join(others)})")
+    assert rows_of(f"({' or '.join(several)}) and {first}") == expected
+    assert rows_of(" or ".join(f"({first} and {other})" for other in several)) == expected
+    alternatives = [" and ".join([*row.tags, *map(str, row.constraints)]) for row in expected]
+    assert rows_of(" or ".join(alternatives)) == expected
 
 
 def test_groups_of_equalities_are_lists() -> None:
