@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise, starmap
 from queue import SimpleQueue
@@ -27,6 +28,9 @@ R = TypeVar("R")
 
 _PAUSE_S = 0.001
 _WAIT_S = 0.1
+
+# Of other machines, which answer each request late
+_ASKED_AT_ONCE = 16
 
 # To have a thread do these takes longer than to hand them over
 _FEWEST_ROWS = 1 << 13
@@ -191,6 +195,19 @@ def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
         # Nothing may go on in the memory of a caller that has failed
         job.stop()
         raise
+
+
+def ask_many(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """As `run`, for work that waits for other machines: many at once, in threads that give up as this one does."""
+    given_up = getattr(_unless, "given_up", bool)
+
+    def ask(item: T) -> R:
+        with unless(given_up):
+            reject_given_up()
+            return work(item)
+
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        return list(pool.map(ask, items))
 
 
 def in_one_step(work: Callable[[], R]) -> R:

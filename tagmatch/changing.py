@@ -267,6 +267,8 @@ class Staging:
 
 # Seconds between looks whether files that are mapped are as they were: to ask the system takes as long as to answer
 _FILES_LOOK_S = 0.05
+# Of the seconds of `auto_reload`, those after which a snapshot is followed by a look for the next one
+_SOON = 0.1
 # Seconds between looks at the clock for keys that expire: it may have been set, and the machine may have slept
 _LOOK_S = 1.0
 # Seconds in which keys expire that are dropped together; at least this many times the time of the last drop
@@ -316,6 +318,7 @@ class Changing:
         failed = "keys that have expired are not dropped yet"
         self._expiring = Background(self.expire, "tagmatch-expiry", failed, _REST_S, in_forks=True)
         failed, seconds = "a newer snapshot is not taken over", options.auto_reload
+        self._pause = seconds or 0.0
         self.following = Background(self.follow, "tagmatch-reload", failed, seconds, in_forks=True)
         if seconds is not None:
             self.following.begin(after=seconds)
@@ -453,10 +456,11 @@ class Changing:
                 )
             self._location.check_reloadable()
             looked = time.monotonic()
-            if self._known == {self._location.manifest()["snapshot"]} and before.snapshot.is_sound:
+            manifest = self._location.manifest()
+            if self._known == {manifest["snapshot"]} and before.snapshot.is_sound:
                 self._looked = looked
                 return False
-            snapshot = open_with(self._location, before.snapshot.key_type, before.snapshot)
+            snapshot = open_with(self._location, before.snapshot.key_type, before.snapshot, manifest)
             assert snapshot.name is not None
             known = {snapshot.name}
 
@@ -475,12 +479,16 @@ class Changing:
 
     def follow(self) -> float | None:
         """`reload`, also if nothing has been saved yet; returns the seconds until the next look."""
+        usual = self._options.auto_reload
         try:
-            self.reload()
+            found = self.reload()
         except IndexNotFoundError:
             if self._known:
                 raise
-        return self._options.auto_reload
+            found = False
+        if usual is not None:
+            self._pause = usual * _SOON if found else min(2 * self._pause, usual)
+        return usual and self._pause
 
     @property
     def lag(self) -> dict[str, float] | None:

@@ -26,7 +26,7 @@ import pyarrow as pa
 import xxhash
 
 from tagmatch.model.errors import IndexCorruptError, TagMatchError
-from tagmatch.model.parallel import reject_given_up
+from tagmatch.model.parallel import ask_many, reject_given_up
 from tagmatch.model.storage.files import (
     Entry,
     check_file,
@@ -316,6 +316,12 @@ class ByteStore(ABC):
                     finally:
                         remove(part)
         return file
+
+    def fetch_ahead(self, files: Mapping[str, Entry]) -> None:
+        """Copy those files of an index that are not here yet, many at once; errors as `descriptor`."""
+        copies = self._copies
+        missing = [name for name in files if not (copies / name).exists()]
+        ask_many(lambda name: os.close(self.descriptor(name, files[name])), missing)
 
     def forget(self, names: set[str]) -> None:
         """Remove copies on this machine of all but the files and folders with these names."""

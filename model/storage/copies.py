@@ -111,8 +111,9 @@ def _copy(original: _Original, place: _Target, keep: int | None, marks: Manifest
             file.parent.mkdir(exist_ok=True)
             original.fetch(path, file)
             original.check(path, expected, LocalFolder(made).checksum(path))
-            sync(file)
-        if name not in own:
+            if there.in_place:  # on a store, these are not the files that have to last
+                sync(file)
+        if name not in own and there.in_place:
             sync(made / name)
         place.put(name)
         new += nbytes

@@ -14,7 +14,6 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +26,7 @@ import pyarrow.fs
 import xxhash
 
 from tagmatch.model.errors import InvalidValueError, TagMatchError
+from tagmatch.model.parallel import ask_many
 from tagmatch.model.storage.byte_store import ByteStore, ChangeableStore, Kind, Lock, Log, in_a_line, this_program
 from tagmatch.model.storage.files import (
     Entry,
@@ -39,7 +39,7 @@ from tagmatch.model.storage.files import (
     sync,
     write_file,
 )
-from tagmatch.model.storage.format import LOCK, OWNER, POSITIONS, SCRATCH_PREFIX, UNFINISHED_PREFIX, WRITER
+from tagmatch.model.storage.format import LOCK, MANIFEST, OWNER, POSITIONS, SCRATCH_PREFIX, UNFINISHED_PREFIX, WRITER
 
 # Who only looks holds a lock for a moment
 _PATIENCE_S, _PAUSE_S = 10.0, 0.001
@@ -50,11 +50,14 @@ _MOST_PIECES = 1024
 # As Hadoop calls it
 _SCHEMES, _AT_ONCE = {"s3a": "s3", "s3n": "s3"}, "allow_delayed_open"
 
+# Stores, as Arrow names them, in which a folder is there as soon as a file of it is
+_FLAT = {"s3", "gcs", "abfs"}
+
 _HERE: Any = pa.fs.LocalFileSystem()
 _KINDS: dict[Any, Kind] = {pa.fs.FileType.File: "file", pa.fs.FileType.Directory: "folder"}
 
-# Stores copy files that are moved, which may take long, and answer each request late
-_FILES_AT_ONCE = 16
+# Of places on stores, the tag and the text of the manifest that was read there last
+_manifests: dict[ArrowFolder, tuple[bytes, bytes]] = {}
 
 # Folders that this process is about to write
 _unfinished: set[Path] = set()
@@ -129,6 +132,9 @@ class LocalFolder(ChangeableStore):
 
     def kept(self, name: str, expected: Entry | None = None) -> Path:  # noqa: ARG002
         return self.place / name
+
+    def fetch_ahead(self, files: Mapping[str, Entry]) -> None:
+        """See `ByteStore`: there are no copies."""
 
     def forget(self, names: set[str]) -> None:
         """See `ByteStore`: there are no copies."""
@@ -425,6 +431,19 @@ class ArrowFolder(ByteStore):
         with self._errors("read", name), files.open_input_file(path) as source:
             yield source
 
+    def read(self, name: str, first: int = 0, last: int | None = None) -> bytes:
+        """See `ByteStore`; a manifest that has the same tag in the store as when it was read is not fetched again."""
+        if name != MANIFEST:
+            return ByteStore.read(self, name, first, last)  # slots hide it from `super`
+        with self.open(name) as source:
+            tag = (source.metadata() or {}).get("ETag")
+            known, text = _manifests.get(self, (None, b""))
+            if tag is None or tag != known:
+                text = bytes(source.read())
+                if tag is not None and len(text) == source.size():
+                    _manifests[self] = tag, text
+        return text
+
     def write(self, name: str, text: bytes) -> None:
         files, path = self._reached(name)
         with self._errors("write", name), files.open_output_stream(path) as sink:
@@ -438,15 +457,9 @@ class ArrowFolder(ByteStore):
                 pa.fs.copy_files(str(made), path, _HERE, files)
             return
         place = self.folder(name)
-        existed = place.kind() is not None
-        try:
+        if place._reached()[0].type_name not in _FLAT:
             place.create()
-            with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-                list(pool.map(lambda file: place.put(file, file.name), made.iterdir()))
-        except BaseException:
-            if not existed:
-                self.remove(name)
-            raise
+        ask_many(lambda file: place.put(file, file.name), made.iterdir())
 
     def adopt(self, source: Self, names: Mapping[str, str], made: Path) -> None:  # noqa: ARG002
         """See `ByteStore`: moves some at a time."""
@@ -458,8 +471,7 @@ class ArrowFolder(ByteStore):
             with self._errors("write", names[name]):
                 files.move(path, self._reached(names[name])[1])
 
-        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-            list(pool.map(move, names))
+        ask_many(move, names)
 
     def remove(self, name: str) -> None:
         files, path = self._reached(name)

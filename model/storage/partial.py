@@ -14,7 +14,6 @@ import os
 import shutil
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -26,7 +25,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import BoolArray, I64Array, IntArray, Lists, Strings, UIntArray, offsets_of
 from tagmatch.model.errors import IndexCorruptError, IndexNotFoundError, TagMatchError
 from tagmatch.model.kernels.lists import gather_strings
-from tagmatch.model.parallel import reject_given_up, threads_of_arrow
+from tagmatch.model.parallel import ask_many, threads_of_arrow
 from tagmatch.model.storage.byte_store import ByteStore, in_a_line
 from tagmatch.model.storage.files import ADVICE, Entry
 from tagmatch.model.storage.format import CONSTRAINTS, DELETED_PREFIX, Manifest, number_of, parts_of
@@ -36,8 +35,8 @@ from tagmatch.model.tables import LONG_AGO, Segment, Snapshot
 #: Fetched as a whole: what a store gives in the time that it takes to answer at all
 BLOCK_BYTES = 1 << 18
 
-# The most bytes of one request, and the most requests at once
-_REQUEST_BYTES, _REQUESTS_AT_ONCE = 1 << 24, 16
+# The most bytes of one request
+_REQUEST_BYTES = 1 << 24
 
 # An Arrow file begins with 8 bytes and a message, the schema; in a second one stands where the columns are. Each has 4
 # bytes before its length. At the end of the file are its footer, the length of that, and 6 bytes.
@@ -97,13 +96,11 @@ class SparseTable:
         np.add.at(changes, (lasts - 1) // BLOCK_BYTES + 1, -1)
         missing: BoolArray = (np.cumsum(changes[:-1]) > 0) & (self._marks == 0)
         if missing.any():
-            with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
-                for done in [pool.submit(self._fetch_run, first, last) for first, last in _runs(missing)]:
-                    done.result()
+            ask_many(self._fetch_run, _runs(missing))
 
-    def _fetch_run(self, first: int, last: int) -> None:
+    def _fetch_run(self, run: tuple[int, int]) -> None:
         """Fetch consecutive blocks; only these are marked, as other processes may read it then."""
-        reject_given_up()
+        first, last = run
         begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, self.size)
         for number in range(int(np.searchsorted(self._starts, begin, "right")) - 1, len(self._names)):
             start, stop = int(self._starts[number]), int(self._starts[number + 1])

@@ -164,12 +164,13 @@ class Repository:
             told = "it is a file, not a folder" if kind else "no such folder"
         raise IndexNotFoundError(f"there is no index at {self}: {told}")
 
-    def open(self, earlier: Snapshot | None = None) -> Snapshot:
+    def open(self, earlier: Snapshot | None = None, current: Manifest | None = None) -> Snapshot:
         """The snapshot, verified; IndexNotFoundError, IndexVersionError, IndexCorruptError, TagMatchError.
 
-        With an earlier one of the index, which stays open, it shares the tables that both have.
+        With an earlier one of the index, which stays open, it shares the tables that both have. `current` is the
+        manifest, if it was just read.
         """
-        return _of_one_moment(self.manifest, partial(self._verified, earlier))
+        return _of_one_moment(self.manifest, partial(self._verified, earlier), current)
 
     def _verified(self, earlier: Snapshot | None, manifest: Manifest) -> Snapshot:
         for entry in staged_of(manifest) if self.changeable else ():
@@ -216,6 +217,7 @@ class Repository:
         _of_one_moment(self.manifest, check)
 
     def _snapshot(self, manifest: Manifest, *, verify: bool = True, earlier: Snapshot | None = None) -> Snapshot:
+        self.files.fetch_ahead(files_of(manifest["segments"]))
         segments = read_segments(self.files, manifest, verify=verify, earlier=earlier)
         self.files.forget(names_of(manifest))
         return Snapshot(segments, str(manifest["snapshot"]), number_of(manifest))
@@ -437,15 +439,18 @@ class Repository:
             raise TagMatchError(f"cannot write the index {self}: {error}") from error
 
 
-def _of_one_moment(read_current: Callable[[], Manifest], use: Callable[[Manifest], T]) -> T:
+def _of_one_moment(
+    read_current: Callable[[], Manifest], use: Callable[[Manifest], T], current: Manifest | None = None
+) -> T:
     """Use the current manifest, and again if files were missing because a newer snapshot was saved since."""
     while True:
-        current = read_current()
+        current = current or read_current()
         try:
             return use(current)
         except TagMatchError:
-            if read_current() == current:
+            if (newer := read_current()) == current:
                 raise
+            current = newer
 
 
 def location_of(given: object, name: str, number: int | None = None, options: StoreOptions | None = None) -> Repository:
@@ -504,9 +509,14 @@ def _possible(text: str, name: str) -> str:
     raise InvalidValueError(f"{name} must have neither U+0000 nor half of a surrogate pair, which {text!r:.80} has")
 
 
-def open_with(location: Repository, key_type: KeyType | None, earlier: Snapshot | None = None) -> Snapshot:
+def open_with(
+    location: Repository,
+    key_type: KeyType | None,
+    earlier: Snapshot | None = None,
+    current: Manifest | None = None,
+) -> Snapshot:
     """`Repository.open` for keys of this type, if one is given; another is an `InvalidValueError`."""
-    snapshot = location.open(earlier)
+    snapshot = location.open(earlier, current)
     if key_type not in (None, found := snapshot.key_type):
         raise InvalidValueError(
             f'the keys of the index {location} have key_type "{found}", not "{key_type}"; leave out key_type'

@@ -1,6 +1,6 @@
 """Fixtures: a bucket in a private S3 on this machine. Use: `pytest_plugins = ["support.s3_bucket"]`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow.fs
@@ -8,12 +8,54 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 
+class Asked:
+    """What the store is asked, and what it says in place of its own answer."""
+
+    def __init__(self, store: Callable[..., Iterable[bytes]]) -> None:
+        self._store = store
+        self.forget()
+
+    def forget(self) -> None:
+        """Let it answer again, of which nothing was asked yet."""
+        self.log: list[tuple[str, str]] = []  # methods and paths below the bucket
+        #: May wait, and gives a status in place of the answer, or how many bytes of the body are sent before it ends
+        self.fault: Callable[[str, str], str | int | None] = lambda *_: None
+
+    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"].lstrip("/").partition("/")[2]
+        self.log.append((method, path))
+        fault = self.fault(method, path)
+        if isinstance(fault, str):
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start(fault, [("Content-Length", "0")])
+            return [b""]
+        answer = b"".join(self._store(environ, start))
+        return [answer if fault is None else answer[:fault]]
+
+
 @pytest.fixture(scope="session")
-def port() -> Iterator[int]:
+def server() -> Iterator[ThreadedMotoServer]:
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
-    yield server.get_host_and_port()[1]
+    server.get_host_and_port()
+    server._server.app = Asked(server._server.app)
+    yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def port(server: ThreadedMotoServer) -> int:
+    found: int = server.get_host_and_port()[1]
+    return found
+
+
+@pytest.fixture
+def asked(server: ThreadedMotoServer) -> Iterator[Asked]:
+    """What the store was asked since the test began; it may be told to fail."""
+    found: Asked = server._server.app
+    found.forget()
+    yield found
+    found.forget()
 
 
 @pytest.fixture
