@@ -234,7 +234,8 @@ def _negation(term: Term) -> Constraint:
 def folded(given: Iterable[Terms]) -> list[Terms]:
     """Rows that say the same together, in order."""
     found = {_conjunction(row) for row in given}
-    left = {row for row in found if not _is_contradictory(row)} or {min(found, key=_order)}
+    opposed = {row: _opposed(row) for row in found}
+    left = {row for row, terms in opposed.items() if not terms} or {min(opposed.values(), key=_order)}
     while True:
         merged = _merged(left)
         if len(merged) == len(left):
@@ -290,21 +291,24 @@ def _less(test: Constraint, negated: Sequence[Constraint]) -> Constraint:
     return found if left and found.can_be_written else test
 
 
-def _is_contradictory(terms: Terms) -> bool:
-    """Whether terms cannot hold together, as far as two of them say so."""
+def _opposed(terms: Terms) -> Terms:
+    """The first terms that cannot hold together, as far as two of them say so; none if all can."""
     negated: dict[str, list[Constraint]] = {}
     for term in terms:
         if _is_range(term) and term.negated:
             negated.setdefault(term.attribute, []).append(term)
+    found: list[Terms] = []
     for term in terms:
         if isinstance(term, str):
             continue
         if term.kind == RANGES and not term.negated:
-            if not term.intervals or any(_within(term, other) for other in negated.get(term.attribute, ())):
-                return True
-        elif term.negated and (term.payload if term.kind == NO_TAG else term.negation) in terms:
-            return True
-    return False
+            if not term.intervals:
+                found.append(frozenset([term]))
+            found += (frozenset([term, other]) for other in negated.get(term.attribute, ()) if _within(term, other))
+        elif term.negated:
+            other = term.payload if term.kind == NO_TAG else term.negation
+            found += [frozenset([term, other])] if other in terms else []
+    return min(found, key=_order, default=frozenset())
 
 
 def _merged(rows: set[Terms]) -> set[Terms]:
