@@ -20,6 +20,7 @@ from tagmatch.model.arrow import as_table, from_tag_lists, plain_strings, rows_o
 from tagmatch.model.columns import repeated, rows_of_tags, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.input.places import Further, Locations, locations_in, without_locations
+from tagmatch.model.input.typed import PARSED, parsed
 from tagmatch.model.input.values import (
     NO_BYTES,
     NO_PLACES,
@@ -31,6 +32,7 @@ from tagmatch.model.input.values import (
     is_list,
     is_packed,
     is_sound,
+    is_text,
     packed_numbers,
     packed_rows,
     value_column,
@@ -147,12 +149,27 @@ def attributes_in(batch: pa.RecordBatch, first_row: int) -> AttributeColumns | N
         numbers.append(number)
         _check_column_name(name)
         if not is_sound(kind):
-            column = batch.column(number)
+            given = batch.column(number)
+            column = _of_json(given, f"column {name!r}", first_row)
+            if column is not given:
+                batch = batch.set_column(number, name, column)
             _check_values(f"column {name!r}", column.type, column, first_row.__add__)
     found = AttributeColumns(batch, numbers, [names[number] for number in numbers], maps, packed)
     for number in maps:
         found.map_column(number, first_row)
     return found
+
+
+def _of_json(given: pa.Array, label: str, first_row: int) -> pa.Array:
+    """The values that a column writes as JSON does, in structs such as `{"version": "1.10.0"}`; other columns as is."""
+    values, lists = _flat_values(given)
+    if not (pa.types.is_struct(values.type) and values.type.num_fields == 1):
+        return given
+    field, (texts,) = values.type.field(0), values.flatten()
+    if field.name not in PARSED or not is_text(field.type):
+        return given
+    found = parsed(texts, field.name, lambda place: f"{label}: row {first_row + _row_of_place(place, lists)}")
+    return pa.LargeListArray.from_arrays(lists, found) if is_list(given.type) else found
 
 
 def _check_values(label: str, kind: pa.DataType, given: pa.Array, row_at: Callable[[int], int]) -> None:

@@ -36,7 +36,7 @@ from tagmatch.model.columns import (
 )
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.places import area_column, area_rows, area_tag, is_area
-from tagmatch.model.input.typed import is_typed, parsed
+from tagmatch.model.input.typed import PARSED, is_typed, parsed
 from tagmatch.model.input.values import (
     NO_PLACES,
     TEXT,
@@ -66,7 +66,6 @@ from tagmatch.model.where.constraints import (
 from tagmatch.model.where.declared import NOTHING, Declared, declared_tag
 from tagmatch.model.where.language import rows_of, stored_rows
 from tagmatch.model.where.tag_columns import CONSTANTS, MISSING, SEVERAL, Columns, are_sound, constraint_tags
-from tagmatch.model.where.types import DECIMAL, TYPES
 from tagmatch.model.where.values import value_of
 
 #: The columns of a table of subscriptions that have constraints
@@ -399,7 +398,6 @@ def keys_of(keys: U64Array | Strings, rows: I64Array) -> U64Array | Strings:
 #: Fields of a constraint: its attribute and operator; the operand, in one of several fields; and other operands
 ATTRIBUTE, OPERATOR, UPPER, LIST = "attr", "op", "upper", "values"
 #: Those of some types may have texts that write their values
-PARSED = (*TYPES, DECIMAL)
 VALUE_FIELDS = ("value", "int", "float", "text", "bool", *PARSED)
 _FIELDS = (ATTRIBUTE, OPERATOR, *VALUE_FIELDS, UPPER, LIST)
 # What an operator needs, by how many operands it has

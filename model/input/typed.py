@@ -14,8 +14,11 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Strings, U8Array, U64Array, offsets_of
 from tagmatch.model.arrow import plain_strings, to_strings
 from tagmatch.model.errors import InvalidValueError
-from tagmatch.model.where.types import MARK, TIMES, TYPED, typed_of
+from tagmatch.model.where.types import DECIMAL, MARK, TIMES, TYPED, TYPES, typed_of
 from tagmatch.model.where.values import EXACT, NUMBERS, SIGN, marked
+
+#: Types whose values are written as strings, by the name of the type
+PARSED = (*TYPES, DECIMAL)
 
 _SECOND = 1_000_000_000
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": _SECOND}

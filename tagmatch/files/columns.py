@@ -54,7 +54,6 @@ from tagmatch.model.input.subscriptions import (
     CONDITIONS,
     LIST,
     OPERATOR,
-    PARSED,
     UPPER,
     VALUE_FIELDS,
     WHERE,
@@ -62,6 +61,7 @@ from tagmatch.model.input.subscriptions import (
     constraint_rows,
     tags_of,
 )
+from tagmatch.model.input.typed import PARSED
 from tagmatch.model.input.values import packed
 from tagmatch.model.names import near_name
 from tagmatch.model.options import KeyType
@@ -298,6 +298,8 @@ def _text(name: str, given: object) -> str:
 def _value(name: str, given: Any) -> dict[str, Any]:
     if name in PARSED and isinstance(given, str):
         given = {name: given}
+    if isinstance(given, dict) and [_TYPES.get(type(each)) for each in given.values()] == [*given]:
+        (given,) = given.values()  # in the field of its type, as columns of Arrow have it
     key_of(given)
     return dict(given) if isinstance(given, dict) else {_TYPES[type(given)]: given}
 

@@ -25,6 +25,7 @@ from tagmatch.model.clock import TIME
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.input.messages import TAGS
+from tagmatch.model.input.typed import PARSED
 from tagmatch.model.parallel import threads_of_arrow
 
 _LINE_END = r"(?:\r\n?|\n)"
@@ -151,8 +152,9 @@ def cells_of(row: bytes, line: int) -> list[str]:
 #: Stands between the tags of a cell, unless it is a JSON list
 TAG_SEPARATOR = "|"
 
-#: What a cell is read as JSON for: a number, or how a text or a list begins
-_JSON = re.compile(r'["\[]|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$')
+#: What a cell is read as JSON for: a number, or how a text, a list, or a value of another type begins
+_OF_TYPES = "|".join(PARSED)
+_JSON = re.compile(rf'["\[]|\{{\s*"(?:{_OF_TYPES})"\s*:|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$')
 _BOOLS = {"true": True, "false": False}
 _MARK = MARK.encode()
 _INTEGER = "-?[0-9]{1,100}"
