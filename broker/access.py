@@ -80,7 +80,7 @@ LOOK_S = 0.2
 
 
 class Bucket:
-    """A token bucket: a caller who takes more than it has waits, or is refused."""
+    """A token bucket: a caller that wants more than it holds waits, or is refused."""
 
     def __init__(self, rate: float, most: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._most, self._clock = rate, most, clock

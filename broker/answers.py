@@ -329,7 +329,7 @@ _SETS_A_BATCH = 4096
 
 
 def _rows(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Rows `tags`, `key`, and, if there are some, `where` and `expires`, as `TagMatch.to_arrow` gives them."""
+    """Rows `tags`, `key`, and perhaps `where` and `expires`, as `TagMatch.to_arrow` gives them."""
     snapshot = index.snapshot
     return schema_of_rows(snapshot), iter(pairs(snapshot))
 

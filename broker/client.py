@@ -649,7 +649,7 @@ class RemoteEngine:
 
     @property
     def snapshot(self) -> NoReturn:
-        raise TagMatchError("the tables of an index are where it is; over a connection, `to_arrow` gives what it has")
+        raise TagMatchError("a connection cannot give the tables of an index; `to_arrow` gives its rows")
 
     def stats(self) -> dict[str, Any]:
         return self.act("stats")
@@ -658,7 +658,7 @@ class RemoteEngine:
         self.act("check")
 
     def save(self, path: object, keep_snapshots: int | None) -> NoReturn:  # noqa: ARG002
-        raise TagMatchError("a service saves its own index, at `consolidate`; copy it where it is: tagmatch backup")
+        raise TagMatchError("a service saves its own index, at `consolidate`; to copy it there, use tagmatch backup")
 
     def close(self, *, drain: bool = True) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""The configuration of a service: its sections, each with its options, checked once where they enter."""
+"""The configuration of a service: its sections, each with its options, checked once on entry."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class ServerOptions(Section):
         _check_range("max_user_calls", self.most_user_calls, 1, self.max_calls)
         if (self.tls_cert is None) != (self.tls_key is None):
             name = "tls_cert" if self.tls_cert else "tls_key"
-            raise InvalidValueError(f"{name} needs {'tls_key' if self.tls_cert else 'tls_cert'} beside it")
+            raise InvalidValueError(f"{name} needs {'tls_key' if self.tls_cert else 'tls_cert'}, too")
         if self.client_ca is not None and self.tls_cert is None:
             raise InvalidValueError("client_ca needs tls_cert and tls_key: without TLS no client shows a certificate")
 
@@ -473,9 +473,9 @@ class BrokerOptions(GatewayOptions):
     def __post_init__(self) -> None:
         GatewayOptions.__post_init__(self)
         if self.password_file is not None and self.username is None:
-            raise InvalidValueError("username must be given beside password_file")
+            raise InvalidValueError("password_file needs a username, too")
         if self.tls_ca is not None and not self.tls:
-            raise InvalidValueError("tls_ca needs tls = true beside it")
+            raise InvalidValueError("tls_ca also needs tls = true")
 
     @property
     def address(self) -> str:
@@ -620,7 +620,7 @@ def _see_that_nothing_comes_back(section: str, gateways: Sequence[GatewayOptions
         places, overlap = gateway.places, gateway.naming.overlap
         if {"messages", "control"} <= places.keys() and overlap(gateway.messages, gateway.control):
             raise InvalidValueError(
-                f"{section}[{number}].messages also takes what comes to {section}[{number}].control, so that requests "
+                f"{section}[{number}].messages also matches {section}[{number}].control, so that requests "
                 "would be messages; choose places that differ"
             )
         for other, its in enumerate(gateways):
@@ -636,7 +636,7 @@ def _see_that_nothing_comes_back(section: str, gateways: Sequence[GatewayOptions
         after, before = error.args[1][:2]
         given, taken = why[before, after]
         raise InvalidValueError(
-            f"{taken} also takes what goes to {given}, so that notifications would come back as messages, for ever; "
+            f"{taken} also matches {given}, so that notifications would come back as messages, for ever; "
             "choose places that differ"
         ) from None
 

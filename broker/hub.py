@@ -77,7 +77,7 @@ def table_of(messages: Any, payloads: Iterable[bytes | None] | None, name: str =
     table = as_table(messages)
     if table is not None:
         if payloads is not None:
-            raise InvalidTypeError("payloads of messages in a table are its column 'payload'; give none beside it")
+            raise InvalidTypeError("payloads of messages in a table are its column 'payload'; give no others")
         return pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
     chunks, given = tag_lists(messages, name), arrow_chunks(messages, name)
     lists = list(map(from_tag_lists, chunks)) if given is None else given

@@ -136,7 +136,7 @@ class Metrics:
         self._of_calls: dict[str, tuple[Counter, Histogram]] = {}
 
     def figures(self) -> dict[str, Any]:
-        """Sums by name, and by label if there is one; and how many answers took at most each bound, in seconds."""
+        """Sums by name, and by label; and how many answers took at most each bound, in seconds."""
         found: dict[str, Any] = {}
         counters = self.messages, self.answers, self.keys, self.changes, self.errors, self.refusals, self.calls
         for family in chain.from_iterable(each.collect() for each in counters):

@@ -201,7 +201,7 @@ class Copies:
         self._forget()
 
     def copy(self) -> float:
-        """Copy the changes, if there are some; returns the seconds until the next look."""
+        """Copy a new snapshot; returns the seconds until the next look."""
         with self._lock, contextlib.suppress(IndexNotFoundError):  # nothing is saved yet
             name = self._index.manifest()["snapshot"]
             if name != self._copied:

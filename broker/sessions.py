@@ -303,7 +303,7 @@ class Sessions:
             return True
 
     def acknowledge(self, name: str, subscriber: str, mark: str) -> bool:
-        """Let go of what a subscriber has, up to a text of `mark_of`; whether it was one of the session that there is.
+        """Drop a subscriber's notifications, up to a text of `mark_of`; returns whether it was of the current session.
 
         SessionError if the subscriber has no session of this name.
         """

@@ -178,11 +178,11 @@ _KINDS: dict[str, type[TagMatchError]] = {
 
 #: What gRPC says without a connection, and what that means to the caller
 _NO_CONNECTION = {
-    "wrong version number": "what is there speaks no TLS: connect with grpc://, or give the service tls_cert and "
-    "tls_key; and see that this is the port of [server], not that of [metrics]",
-    "Failed parsing HTTP/2": "what is there is no such service, but perhaps its metrics: give the port of [server], by "
-    "default 8815",
-    "certificate verify failed": "its certificate is signed by nobody known here: give the authority's as "
+    "wrong version number": "the server there speaks no TLS: connect with grpc://, or give the service tls_cert and "
+    "tls_key; and check that this is the port of [server], not that of [metrics]",
+    "Failed parsing HTTP/2": "the server there is no such service, but perhaps its metrics: give the port of [server], "
+    "by default 8815",
+    "certificate verify failed": "its certificate is signed by an authority unknown here: give that as "
     "tls_root_certs, as bytes of PEM",
     "Socket closed": "it has closed the connection at once; if it has TLS, connect with grpc+tls://, and if it has "
     "client_ca, show cert_chain and private_key",

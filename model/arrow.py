@@ -107,7 +107,7 @@ def in_order(strings: pa.Array) -> tuple[U32Array, U32Array]:
 
 # -- tables of other libraries -----------------------------------------------------------------------------------------
 
-# Indices travel as uint32; the greatest means that there is no string
+# Indices travel as uint32; the greatest means no string
 _MOST_STRINGS = 2**32 - 1
 _BOOL8 = "arrow.bool8"
 

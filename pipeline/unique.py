@@ -1,6 +1,6 @@
 """Stage 4 on the CPU, merge: each query's keys ascending and each once (§3.4), as they are looked up or afterwards.
 
-The keys of a set ascend, so that a query's are runs, few of which have most keys: these are merged, many keys at once,
+The keys of a set ascend, so that a query's are runs; a few runs have most keys. These are merged, many keys at once,
 the shortest runs first. Keys of many sets are marked in a bitmap of all keys, if these are dense; else they are sorted.
 """
 
@@ -142,7 +142,7 @@ instead(_is_alike, lambda before, several: (several == np.append(before, several
 
 @kernel
 def _insert(few, at_few, end_few, keys, at, end, out, used):
-    """Write some of `few`, which are few, and some of `keys`, both ascending, together ascending; where they end."""
+    """Write some of `few`, a few keys, and some of `keys`, both ascending, together ascending; returns their end."""
     while at_few < end_few:
         key = few[at_few]
         while at + _LANES <= end and keys[at + _LANES - 1] < key:
@@ -161,9 +161,9 @@ def _insert(few, at_few, end_few, keys, at, end, out, used):
 
 @kernel
 def _merge(keys, first, second, few, out, used):
-    """Write two runs of `keys`, from and to where these say, as one; returns where it ends.
+    """Write two runs of `keys`, between these places, as one; returns its end.
 
-    `few` has room for three times what is merged at once.
+    `few` has room for three times the keys that are merged at once.
     """
     (i, i_end), (j, j_end) = first, second
     merged = 0
@@ -228,16 +228,16 @@ def _mark(keys, begin, end, low, words):
 
 @kernel
 def _read_words(words, ends, at_once, low, out, used):
-    """Write the keys of some words of a bitmap, which become 0; of each, so many without a branch.
+    """Write the keys of some words of a bitmap, which become 0; of each word, `at_once` without a branch.
 
-    Returns where the keys end, and at which word there is too little room for that.
+    Returns the end of the keys, and at which word there is too little room for that.
     """
     place, last = ends
     while place < last and used + _U(64) <= _U(len(out)):
         word, first = words[place], low + (place << _U(6))
         words[place] = _U(0)
         at, behind = used, used + ones(word)
-        for _ in range(at_once):  # of a word with fewer keys, what is written behind them is written over
+        for _ in range(at_once):  # of a word with fewer keys, the rest is overwritten
             out[at] = first + trailing_zeros(word)
             word &= word - _U(1)
             at += _U(1)
@@ -297,7 +297,7 @@ def _sort(keys, swap, count):
 
 @kernel
 def _each_once(keys, first, last):
-    """Leave each of ascending keys once; returns where they end."""
+    """Keep each of ascending keys once; returns their end."""
     at, used = first, first
     before = ~keys[first] if first < last else keys[0]  # another key
     while at + _LANES <= last:
@@ -335,14 +335,14 @@ class Memory(NamedTuple):
 @kernel
 def memory_for(longest, words, key):
     """Memory for answers of at most a number of keys of a type, and bitmaps of a number of words."""
-    # Of runs as long as each other, each key is merged four times, the last time to where it stays
+    # If runs are equally long, each key is merged four times, the last time to its final place
     keys, few = np.empty(6 * longest, key), np.empty(3 * _LANES, key)
     return Memory(keys, few, np.empty((_MOST_RUNS, 2), np.int64), np.zeros(words, np.uint64))
 
 
 @kernel
 def _ascending(memory, count, runs, out, used):
-    """Write the first keys of the memory, which are that many runs, ascending; returns where they end."""
+    """Write the first keys of the memory, which are `runs` runs, ascending; returns their end."""
     if runs <= _MOST_RUNS:
         return _merge_runs(memory.keys, memory.runs, runs, memory.few, out, used)
     _sort(memory.keys, memory.keys[count : 2 * count], count)
@@ -420,7 +420,7 @@ def _natural_runs(keys, first, last, runs):
 
 @kernel
 def once_each(keys, first, last, memory, out, used):
-    """Write some of the keys ascending and each once; returns where they end."""
+    """Write some of the keys ascending and each once; returns their end."""
     begun, count = used, last - first
     if count <= _FEW_KEYS:
         used = copy(keys, first, last, out, used)

@@ -1,4 +1,4 @@
-"""By its name, Spark finds the data source `tagmatch` here, so that nobody has to register it."""
+"""By the name of this package, Spark finds the data source `tagmatch` without a registration."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def check_vulnerabilities(folder: Path) -> str:
     except FailedError as error:
         if "requests.exceptions." in str(error):
             raise FailedError(
-                "not audited, as the service that knows vulnerabilities does not answer: see that there is a network; "
+                "not audited, as the service that knows vulnerabilities does not answer: check the network; "
                 "SKIP=audit leaves it out"
             ) from None
         raise

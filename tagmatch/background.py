@@ -99,7 +99,7 @@ class Background:
         self._owner = weakref.ref(owner, self._asked.put)
 
     def _work(self, pause: float | None) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # if threads have no priority of their own
+        with contextlib.suppress(OSError, AttributeError):  # if the system has no priorities of threads
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while self._is_wanted(pause) and (owner := self._owner()) is not None:
             wanted = self._wanted

@@ -42,8 +42,8 @@ def backup(
         Folders, or URIs on a store, as for `TagMatch.open`. At `target` there is nothing, or an earlier backup. Stores
         have no locks: let one program at a time write to an index there.
     keep_snapshots : int, optional
-        How many earlier backups stay at `target`, from now on, to be opened or restored by their numbers: what was
-        stored then, but not what was staged. Default: as many as until now, at first none.
+        How many earlier backups stay at `target` from now on, to be opened or restored by their numbers: the sets
+        stored then, but not the changes staged then. Default: as many as until now, at first none.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def backup(
 def restore(
     backup: str | os.PathLike[str], path: str | os.PathLike[str], *, snapshot: int | None = None, replace: bool = False
 ) -> Copied:
-    """Make the index at `path` that of which `backup` is a copy, with the changes that were staged, and positions.
+    """Make the index at `path` from its copy `backup`, with the changes that were staged, and positions.
 
     First, all files of a backup in a folder are read, and must have the checksums that they were written with; those on
     a store, as they are copied. Then `path` has the copy, in one step, as its next snapshot. Programs that have the
@@ -161,9 +161,9 @@ def upgrade(path: str | os.PathLike[str], *, plane: bool = False) -> Upgraded:
 
     Older versions stored `a = 1 or a = 2` as two sets of a key, which today is one, `a in {1, 2}`. Conditions of one
     key that were added one by one to the same tags become one, too, if there is a shorter form for all of them:
-    messages get the same keys, though `match` gives a key once where it gave it for each of these sets. All else that
+    messages get the same keys, though `match` gives a key once when it gave it for each of these sets. All else that
     records need, indexes of each format have. Changes that are staged take effect first. Then there is one change,
-    whole or not at all; what is interrupted is gone on with by calling this again. An index that needs nothing stays
+    whole or not at all; after an interruption, call this again. An index that needs nothing stays
     as it is.
 
     Parameters
@@ -455,7 +455,7 @@ def _go_through(answers: tuple[Layout, bool], last_key: int, keys_a_set: int, pa
         tm.add_set(["another"], last_key)
         tm.remove_sets(sets[1], keys)
         tm.consolidate()
-        # As many as stay in their own segment, of which some are changed
+        # As many as stay in their own segment, some of them changed
         tm.add_sets([[f"tag {number}"] for number in range(FEW_SETS + 1)], [last_key] * (FEW_SETS + 1))
         tm.consolidate()
         tm.add_sets([["tag 1"], ["tag 2"], ["a new tag"]], [1, last_key, last_key])

@@ -152,7 +152,7 @@ class Staging:
             return changes, None if self._journal is None else self._journal.rotate()
 
     def hold(self) -> None:
-        """Be the one who stages changes, until nothing is staged any more; IndexLockedError."""
+        """Reserve staging for this program until no changes are staged any more; IndexLockedError."""
         with self.lock:
             if self._files is not None and self._journal is None:
                 self._acquire()
@@ -424,7 +424,7 @@ class Changing:
 
     def merge_all(self) -> float | None:
         """Merge what there is to merge and, at rest, everything; returns how many seconds that one is off, if it is."""
-        with contextlib.suppress(IndexChangedError):  # who stages changes is told
+        with contextlib.suppress(IndexChangedError):  # the program that stages changes is told
             while self.merge():
                 pass
             rest, rested = rest_before_all(self.snapshot), time.monotonic() - self._changed

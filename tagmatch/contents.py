@@ -183,7 +183,7 @@ def missing_text(chunks: list[TagLists], keys: U64Array | Strings, gone: I64Arra
     if conditions := sorted({Where.of_tag(tag) for tag in row if is_reserved(tag)}):
         stored += f" where {' and '.join(conditions)}"
     key = from_strings(keys)[first].as_py() if isinstance(keys, Strings) else int(keys[first])
-    others = f", nor are {len(gone) - 1} more of what is to be removed" if len(gone) > 1 else ""
+    others = f", nor are {len(gone) - 1} more of the rows to remove" if len(gone) > 1 else ""
     return (
         f"key {key!r:.80} is not stored with the set {stored:.300}{others}: nothing is removed; give tags "
         'and conditions as they were added, or the option missing as "ignore"'

@@ -77,7 +77,7 @@ class TagMatch(Index[K]):
         Queries matched together against a partition of the `balanced` layout.
     flush_timeout : float or None
         Seconds that a query of the `balanced` layout may wait, while all threads are busy, until as many as
-        `batch_size` are to be matched against the same partition; `None`: no limit.
+        `batch_size` wait for the same partition; `None`: no limit.
     auto_reload : float or None
         Seconds between looks, by a thread in the background, whether another program has saved a newer snapshot, which
         `reload` then takes over; `None`: never. Queries never wait for that. What cannot be read is tried again, and
@@ -264,7 +264,7 @@ class TagMatch(Index[K]):
             Folder of the index, as for `TagMatch`, or the URI of one on a store, such as `s3://bucket/animals.index`:
             any URI that `pyarrow.fs.FileSystem.from_uri` takes. Messages and `stats` show it without passwords.
         key_type
-            What its keys are; default: whatever they are. Type checkers take them for integers, unless this says so.
+            The type of its keys; default: that of the index. Type checkers take them for integers, unless this says so.
         snapshot : int, optional
             Number of the snapshot to open, of those that `snapshots` lists; it is read-only and never changes.
             Default: the current one.

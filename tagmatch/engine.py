@@ -198,7 +198,7 @@ class LocalEngine:
         location = None if path is None and not must_exist else location_of(path, "path", number)
         if options.auto_reload is not None:
             if location is None:
-                raise InvalidValueError("auto_reload needs a path: nobody else can change what is in memory only")
+                raise InvalidValueError("auto_reload needs a path: no other program can change an index in memory")
             location.check_reloadable()
         if location is not None:
             if not must_exist:
@@ -584,7 +584,7 @@ class LocalEngine:
         sets = explained(snapshot, np.sort(ids), [partial(_paths_of, part) for part in parts])
         if not place.is_given:
             return list(sets)
-        # Of a set that asks for what is near the client, and of any set where clients must be within an area, only
+        # If a set asks for places near the client, or if clients must be within an area, only
         # some keys are answers
         return [(stored, some) for stored, every in sets if (some := self._keys_there(stored, every, place))]
 

@@ -357,7 +357,7 @@ class Index(Generic[K]):
             are none. Each has the fields `attr`, the name of an attribute, `op`, and those that the operators need:
 
             - those of one operand, such as `=`, `<` and `prefix`: it is in `value`, or in one of `int`, `float`, `text`
-              and `bool`, of which others are null: fields have a type, except for unions.
+              and `bool`, and the others are null: fields have a type, except for unions.
             - `between`: the ends are in one of these and in `upper`, or both in `values`.
             - those of a list of operands, such as `in`: it is in `values`.
             - `exists`, `not exists`: there is no operand.
@@ -1023,7 +1023,7 @@ class Index(Generic[K]):
         score : str, optional
             An expression of numbers, columns of `data` with numbers, and attributes of the queries, with `+`, `-`,
             `*`, `min(…)`, `max(…)` and parentheses, as in `"priority * 2 + max(bid, floor)"`; the keys with the
-            greatest scores are the best. A name is a column if there is one, else an attribute; of several values of
+            greatest scores are the best. A name is a column of the index, or else an attribute; of several values of
             an attribute, the greatest counts. Scores are doubles. Keys whose score lacks a value, or is NaN, come
             last, and those with equal scores in their own order.
         channel, waited, only
@@ -1160,7 +1160,7 @@ class Index(Generic[K]):
             As `match`; or the channel is unknown, and the message lists the known ones.
         Overloaded
             Too many queries are being answered, and `block` or `timeout` forbids to wait longer. As the future's error:
-            so many messages wait already that the channel's deadline cannot be kept.
+            too many messages wait already to keep the channel's deadline.
         DeadlineMissed
             As the future's error: the query was dropped, as it was late or could not be in time any more.
 
@@ -1325,8 +1325,8 @@ class Index(Generic[K]):
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
         """Say where clients are; in effect when this returns, without `consolidate`.
 
-        A client is the holder of a key. Each query that is answered during the call sees a client either where it was
-        or where it is now. Positions are no part of snapshots: consolidating and reloading do not change them.
+        A client is the holder of a key. A query that is answered during the call sees a client either in its old place
+        or in its new one. Positions are no part of snapshots: consolidating and reloading do not change them.
 
         Parameters
         ----------
@@ -1340,8 +1340,8 @@ class Index(Generic[K]):
         Raises
         ------
         TypeError, ValueError
-            A key is none, or a number is not finite or out of range; the message names the row. No client moves then,
-            nor if memory is short; after Ctrl-C, all have moved, or none.
+            A key is invalid, or a number is not finite or out of range; the message names the row. No client moves
+            then, nor if memory is short; after Ctrl-C, all have moved, or none.
 
         Examples
         --------
@@ -1441,7 +1441,7 @@ class Index(Generic[K]):
         Raises
         ------
         TypeError, ValueError
-            The key is none, as for `add_set`.
+            The key is invalid, as for `add_set`.
 
         Examples
         --------
@@ -1462,7 +1462,7 @@ class Index(Generic[K]):
     def records(self) -> Records[K]:
         """The records of all keys that have sets, by key: a mapping, which asks the index each time.
 
-        `in` and `len` are about those stored now, and an iteration gives those, whatever is consolidated meanwhile. A
+        `in` and `len` are about those stored now, and an iteration gives those, even if a consolidation ends in it. A
         property `keys` of the index would have `dict(tm)` fail, which gives sets with their keys.
 
         Examples
@@ -1491,8 +1491,8 @@ class Index(Generic[K]):
             each stored set and each of its keys; if sets have conditions, `where`, expressions, null if a
             set has none; and, if keys expire, `expires`, timestamps in UTC, null if a key does not. There
             are many chunks, none of them large. `add_sets(table["tags"], table["key"])` takes it, with
-            `where=table["where"]` and `expires=table["expires"]` where these are there, and so does `tagmatch build`
-            where it is written to a Parquet file.
+            `where=table["where"]` and `expires=table["expires"]` if it has these columns, and so does `tagmatch build`
+            after it is written to a Parquet file.
 
         Raises
         ------
@@ -1549,7 +1549,7 @@ class Index(Generic[K]):
             `max_partition_size`, `seed`, `number` (of the snapshot as it was saved, from which keys may have expired
             since; `None` if it never was); `staged` changes that are not in it yet, also those that a program that
             ended has left; `changes`: how many keys were `added`, `already_there`, `removed` or `missing` in all, as
-            `consolidate` says it of its own, since the opening; `path`, or the URI without passwords;
+            `consolidate` counts for its changes, since the opening; `path`, or the URI without passwords;
             `reload_error`: what went wrong when `auto_reload` last looked for a newer snapshot, `None` if nothing did;
             `lag`, with `auto_reload`: `behind_seconds` since it was last seen that nothing newer is saved, and
             `snapshot_seconds` since what answers was taken over; `None` without.
@@ -1561,7 +1561,7 @@ class Index(Generic[K]):
             answered, `matches` (keys that they got), `verified` (sets that were compared with a query and are contained
             in it), `rejected` (candidates that are not). Now: `queries_in_flight`, `result_bytes_in_flight`, and
             `stages`, by name, with their queues and times in
-            seconds; what `match` does in its own thread is in none of these three. `channels`, by name, where there
+            seconds; what `match` does in its own thread is not in these three. `channels`, by name, if there
             are any: messages that were `offered`, and of each of them what happened to it: `answered` (`late` of these
             after the deadline), `refused` (at once, as too much was waiting), `deserted` (at once, by the order
             `dfgs`), `dropped` (late, or as it could not be in time), `cancelled`, `failed`, or still `in_flight`; with
@@ -1606,7 +1606,7 @@ class Index(Generic[K]):
     def save(self, path: str | os.PathLike[str], *, keep_snapshots: int | None = None) -> None:
         """Save the current snapshot as an index at `path`, replacing, in one step, an index that is there.
 
-        It is the next snapshot of that one. So an earlier one, opened by its number and saved to where it comes from,
+        It is the next snapshot of that one. So an earlier one, opened by its number and saved to its index,
         is the current one again.
 
         Parameters
@@ -1643,7 +1643,7 @@ class Index(Generic[K]):
         self._engine.save(path, keep_snapshots)
 
     def close(self, *, drain: bool = True) -> None:
-        """Answer what was submitted, or cancel it without `drain`, end all threads and let go of all memory.
+        """Answer or, without `drain`, cancel the submitted queries, end all threads and free all memory.
 
         Staged changes that were not consolidated are lost, with a `StagedChangesWarning`. Within a callback of a
         future, whose thread is one of those to end, this returns at once and the rest is done in the background.

@@ -274,7 +274,7 @@ class Rights:
         return check
 
     def _are_staged_by_others(self, staged: StagedChanges, keys: Keys, stored: I64Array) -> bool:
-        """Whether a key will have other data, or sets and no data, by what is staged; `stored` are one's own."""
+        """Whether staged changes of others give a key other data, or sets and no data; `stored` are one's own."""
         own = [some_keys(keys, stored)]
         for put, records, table in staged.puts_of(keys):
             if len(put) and not self._hold(records, table).all():

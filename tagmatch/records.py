@@ -71,7 +71,7 @@ def records_of(snapshot: Snapshot, keys: Keys) -> list[Record[Any] | None]:
 
 
 class _AsGiven(NamedTuple):
-    """What a record has of the subscription that was put; all but `sets` are `None` where there was no `where`."""
+    """The part of a record as it was given for a subscription; without `where`, all except `sets` are `None`."""
 
     tags: list[str] | None
     where: str | None

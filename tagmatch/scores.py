@@ -110,7 +110,7 @@ def score_of(text: str) -> Score:
         found = "the end" if error.token.type == "$END" else quoted(str(error.token)[:40])
     except UnexpectedCharacters as error:
         wants_operand, column, found = "NUMBER" in error.allowed, error.column, quoted(error.char)
-    expected = _OPERAND if wants_operand else "an operator (+, - or *) or the end of what it stands in"
+    expected = _OPERAND if wants_operand else "an operator (+, - or *) or the end of the expression"
     raise FilterError(f"score: column {column}: expected {expected}, found {found}")
 
 

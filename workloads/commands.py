@@ -252,8 +252,8 @@ def content(
     text, instead. Messages have a column for each attribute, null if they lack it; in JSON Lines it is left out.
 
     PCM: Margara, Cugola, "High-Performance Publish-Subscribe Matching Using Parallel Hardware" (IEEE TPDS 2014). CCM:
-    the same, "High Performance Content-Based Matching Using GPUs" (DEBS 2011). Rows are the same for a seed, whatever
-    the number of threads. `--scenario dense` has 20 attributes, which every message has, and 10 intervals in a filter.
+    the same, "High Performance Content-Based Matching Using GPUs" (DEBS 2011). A seed gives the same rows for
+    any number of threads. `--scenario dense` has 20 attributes, which every message has, and 10 intervals in a filter.
     """
     if subscriptions == messages:
         raise typer.BadParameter("must be another one than SUBSCRIPTIONS", param_hint="MESSAGES")
@@ -300,8 +300,8 @@ def location(
     have `where`, the constraints as text, instead of these. Messages have `tags`, `location`, a struct, and a column
     for each attribute. Moves have `filter`, the row of a subscription, its `key`, and the new `location`.
 
-    CLCB: Cugola, Margara, "High-Performance Location-Aware Publish-Subscribe on GPUs" (Middleware 2012). Rows are the
-    same for a seed, whatever the number of threads.
+    CLCB: Cugola, Margara, "High-Performance Location-Aware Publish-Subscribe on GPUs" (Middleware 2012). A seed gives
+    the same rows for any number of threads.
     """
     paths = [path for path in (subscriptions, messages, moves) if path is not None]
     if len(set(paths)) < len(paths):
@@ -356,7 +356,7 @@ def _is_text(path: str) -> bool:
 
 
 def _write(*files: _Rows) -> None:
-    """Write files, all of which appear only once they are whole."""
+    """Write files, which appear only once all are whole."""
     as_text = [_is_text(file.path) and "constraints" in file.schema.names for file in files]
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(row_writer(file.path, file.schema, with_nulls=False)) for file in files]

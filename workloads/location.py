@@ -468,7 +468,7 @@ def near_me(places: pa.Table, filters: int, messages: int, seed: int, *, moves: 
 
     A subscriber is 5 km or so from a place, which is drawn by its population, as people live there. Radii are from 2 to
     100 km and least populations from 100 to a million, both evenly on a logarithmic scale. Half of the filters also ask
-    for the tag of the place's country. A message is about a place, each as likely: from where it is, with tags of its
+    for the tag of the place's country. A message is about a place, each as likely: from its location, with tags of its
     country and time zone, and its population as an attribute. A move brings a filter to a subscriber elsewhere.
     """
     places = _checked(places)

@@ -269,7 +269,7 @@ class Extender:
         failed = _extend(first, self._seed, sets, self._sums, rows, extra, seen, out)
         if failed >= 0:
             raise InvalidValueError(
-                f"query {first + failed} is to have {extra[failed]} tags besides those of a stored set, but all sets "
+                f"query {first + failed} needs {extra[failed]} tags besides those of a stored set, but all sets "
                 f"have only {len(stored.tags)} different tags together; lower max_extra (--max-extra)"
             )
         tags = stored.tags.take(pa.array(numbers[: offsets[-1]])).cast(pa.string())

@@ -30,7 +30,7 @@ _NAMED: dict[str, Object] = {
     "tags": {**_TEXTS, "description": "The tags."},
     "attributes": {"type": "object", "description": "Values by name: booleans, numbers, texts, or lists of these."},
     "location": {"type": "array", "items": {}, "description": "[longitude, latitude], or a list of such places."},
-    "columns": {**_TEXTS, "description": "Columns of data that are wanted beside the keys."},
+    "columns": {**_TEXTS, "description": "Columns of data to return with the keys."},
     "only": {"type": "string", "description": "An expression about data: only keys that satisfy it are given."},
     "channel": {"type": "string", "description": "The channel of the message, which has its deadline."},
     "unique": {"type": "boolean", "description": "Give each key once."},

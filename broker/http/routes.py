@@ -184,7 +184,7 @@ def _rows_of(given: dict[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not rows:
         raise InvalidTypeError("alternatives must be a list of objects")
     if alternatives is not None and given:
-        raise InvalidValueError(f"{min(given)[:60]!r} stands beside alternatives; put it into each of them")
+        raise InvalidValueError(f"{min(given)[:60]!r} cannot be given with alternatives; put it into each of them")
     for row in rows:
         if unknown := sorted(row.keys() - {*ROW_FIELDS}):
             raise InvalidValueError(f"a subscription has no field {unknown[0][:60]!r}; data goes into the object data")

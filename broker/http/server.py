@@ -1,4 +1,4 @@
-"""The server of HTTP: where it listens, the connections, and their end; `App` answers their requests."""
+"""The server of HTTP: its addresses, the connections, and their end; `App` answers their requests."""
 
 from __future__ import annotations
 

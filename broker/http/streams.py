@@ -75,7 +75,7 @@ def codec_wanted(accept: str) -> str | None:
     return next((codec for codec in CODECS if codec in taken), None)
 
 
-# -- what comes --------------------------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 class _Body(io.RawIOBase):
@@ -280,7 +280,7 @@ def rows_in(call: HttpCall, *, are_messages: bool, match_all: bool = False) -> I
     return _Rows(batches, server.max_batch_rows)
 
 
-# -- what goes ---------------------------------------------------------------------------------------------------------
+# -- answers -----------------------------------------------------------------------------------------------------------
 
 
 class Answers:
@@ -373,7 +373,7 @@ class Sender:
         self._send(data, has_more=False)
 
     def fail(self, error: BaseException) -> None:
-        """Write the error by which an answer ends that has begun, where it has lines; its connection is cut then."""
+        """Write the error that ends an answer under way, if it has lines; its connection is cut then."""
         if self.form == "lines":
             self.write(b'{"error":' + problem_of(error).body + b"}\n")
         elif self.form == "events":  # it is told already

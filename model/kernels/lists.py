@@ -43,7 +43,7 @@ _WORDS_A_NUMBER = 16
 
 @kernel
 def spread(known, indices, first, out):
-    """Write to `out` the number that `known` has for each index, from place `first` on; UNKNOWN where it has none."""
+    """Write to `out` the number that `known` has for each index, from place `first` on; UNKNOWN if it has no number."""
     for i in range(_U(len(out))):
         index = _U(indices[_U(first) + i])
         out[i] = known[index] if index < _U(len(known)) else UNKNOWN
@@ -51,7 +51,7 @@ def spread(known, indices, first, out):
 
 @kernel
 def _sink(values, first, at, count):
-    """Restore the heap `values[first:first + count]`, the greatest first, of which only place `at` may be too small."""
+    """Restore the heap `values[first:first + count]`, the greatest first; only place `at` may be too small."""
     value = values[first + at]
     while 2 * at + 1 < count:
         child = 2 * at + 1
@@ -90,9 +90,9 @@ def sort_values(values, first, last):
 def ascending_row(numbers, first, last, out):
     """Move `numbers[first:last]` to place `out`, at or before `first`: ascending, once each, without UNKNOWN.
 
-    Returns where they end.
+    Returns their end.
     """
-    # Without branches, which would be foretold wrongly where some tags are known and others not
+    # Without branches, which would be predicted badly if some tags are known and others not
     used = _U(out)
     for i in range(_U(first), _U(last)):
         number = numbers[i]
@@ -133,7 +133,7 @@ def _by_bits(numbers, first, last, words, above, out):
 def ascending_known(offsets, first, numbers, new_offsets):
     """Make each row of `numbers` ascending, in place, without repetitions and without UNKNOWN.
 
-    Row `i` of `len(new_offsets) - 1` stands at `offsets[first + i] - offsets[first]` at first and at
+    Row `i` of `len(new_offsets) - 1` is at `offsets[first + i] - offsets[first]` at first and at
     `new_offsets[i]` afterwards; returns how many numbers are left in all.
     """
     base, greatest, long, used = offsets[first], _U(0), 0, 0
@@ -166,7 +166,7 @@ _BATCH_ROWS = 256
 def _relabel(offsets, values, labels, first, last, out):
     for begin in range(first, last, _BATCH_ROWS):
         end = min(begin + _BATCH_ROWS, last)
-        # A loop of its own, so that many cache misses are waited for at once
+        # A separate loop, so that the processor waits for many cache misses at once
         for i in range(offsets[begin], offsets[end]):
             out[i] = labels[values[i]]
         for row in range(begin, end):
@@ -193,7 +193,7 @@ def _gather(offsets, values, order, new_offsets, new_values, first, last):
     touched = values[:1].sum()
     for batch in range(first, last, _BATCH_ROWS):
         end = min(batch + _BATCH_ROWS, last)
-        # Loops of their own, so that many cache misses are waited for at once
+        # Separate loops, so that the processor waits for many cache misses at once
         for i in range(batch, end):
             begins[i - batch] = offsets[order[i]]
         for i in range(batch, end):
@@ -267,7 +267,7 @@ def count_firsts(rows: Lists, count: int) -> I64Array:
 def join_lists(parts: list[Lists], dtype: np.dtype[np.unsignedinteger], threads: int) -> Lists:
     """One column of lists, with values of type `dtype`; every thread copies some of the parts.
 
-    The list of parts is empty afterwards: each part's memory is free for what comes next as soon as it is copied.
+    The list of parts is empty afterwards: each part's memory is free again as soon as the part is copied.
     """
     first_rows = offsets_of(np.array([len(part) for part in parts], np.int64))
     starts = list_offsets(np.array([len(part.values) for part in parts], np.int64))
@@ -332,7 +332,7 @@ def _matrix_is_last(table, word, depth):  # noqa: ARG001
 
 
 def _lists_word(table, row, depth):
-    # A rank is stored as rank + 1 so that 0 can stand for the end of the list.
+    # A rank is stored as rank + 1 so that 0 can mark the end of the list.
     offsets, values = table
     at = offsets[row] + 2 * depth
     left = offsets[row + 1] - at
@@ -448,7 +448,7 @@ def _sort_hashes(hashes, shift, starts, words, order, words_swap, order_swap):
 def sort_hashes(hashes: U64Array) -> U32Array:
     """Places of hashes in ascending order, equal ones in the order given; in a quarter to two thirds of NumPy's time.
 
-    Hashes are spread evenly, so their first bits bring nearly all to where they belong. Where somebody has made many
+    Hashes are spread evenly, so their first bits bring nearly all to their places. If an attacker has made many
     that are not, it takes twice as long.
     """
     bits = max(1, len(hashes).bit_length() - 2)
@@ -512,7 +512,7 @@ def group_by(labels: UIntArray, count: int, *, threads: int = 1) -> tuple[I64Arr
     order = np.empty(len(labels), np.uint32)
     next_place = first_rows[:-1].copy()
 
-    # Every thread reads all labels and places those of its own range: no two of them write the same group.
+    # Every thread reads all labels and places those of one range: no two of them write the same group.
     def work(first: int, last: int) -> None:
         _place_by_label(labels, first, last, next_place, order)
 
@@ -549,7 +549,7 @@ def sort_rows(rows: Lists, labels: int, *, threads: int = 1) -> tuple[Lists, I64
     offsets, values = rows.offsets, rows.values
     run_evenly(lambda a, b: _first_values(offsets, values, a, b, firsts), len(rows), threads)
     first_rows, order = group_by(firsts, labels + 1, threads=threads)
-    # Brought together first, rows that begin alike are compared where they lie side by side.
+    # Brought together first, rows that begin alike are compared next to each other.
     rows = gather(rows, order, threads=threads)
     within = np.arange(len(rows), dtype=np.uint32)
     sort_groups((rows.offsets, rows.values), within, first_rows[1:], threads=threads)

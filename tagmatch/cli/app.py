@@ -84,7 +84,7 @@ def serve(
     ] = False,
     check: Annotated[bool, cli.option("Only check the configuration.", "--check")] = False,
 ) -> None:
-    """Serve an index over Arrow Flight, until SIGTERM or Ctrl-C; what is under way then is still answered."""
+    """Serve an index over Arrow Flight, until SIGTERM or Ctrl-C; requests under way then are still answered."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failures are said in one line, or logged
     needed = {"grpc": "grpcio", "prometheus_client": "prometheus-client"}  # of the extra `serve`
     if missing := " and ".join(package for module, package in needed.items() if find_spec(module) is None):
@@ -148,7 +148,7 @@ _Backup = Annotated[
 
 
 def backup(index: cli.Index, target: _Target, keep_snapshots: cli.KeepSnapshots = None) -> None:
-    """Copy an index, with the changes that are staged, to a folder or a store; programs may change it meanwhile.
+    """Copy an index, with the changes that are staged, to a folder or a store; programs may change it during that.
 
     Files that an earlier backup there has are not copied again. The copy is an index, too.
     """
@@ -161,9 +161,7 @@ def restore(
     backup: _Backup,
     index: cli.Index,
     snapshot: cli.SnapshotNumber = None,
-    replace: Annotated[
-        bool, cli.option("Replace an index that is there, with what is staged in it.", "--replace")
-    ] = False,
+    replace: Annotated[bool, cli.option("Replace an existing index and its staged changes.", "--replace")] = False,
 ) -> None:
     """Make an index of a backup: all of it, with the checksums that it was written with, or nothing."""
     try:
@@ -185,7 +183,7 @@ def upgrade(index: cli.IndexToChange, plane: cli.Plane = False) -> None:
     conditions = f"the conditions of {done.rewritten} keys are stored in another form"
     typer.echo(
         f"{index}: snapshot {done.number}, {done.sets} sets; before: {done.sets_before} sets; "
-        f"{conditions if done.rewritten else 'no conditions are to be changed'}"
+        f"{conditions if done.rewritten else 'no condition needs a change'}"
     )
 
 
@@ -262,9 +260,7 @@ def build(
     reading: _Reading,
     keep_snapshots: cli.KeepSnapshots = None,
     overwrite: Annotated[bool, cli.option("Replace an index that is there already.", "--overwrite")] = False,
-    allow_empty: Annotated[
-        bool, cli.option("Make an index also where there is no row that can be used.", "--allow-empty")
-    ] = False,
+    allow_empty: Annotated[bool, cli.option("Make an index even if no row can be used.", "--allow-empty")] = False,
 ) -> None:
     """Build an index from a file of sets."""
     if cli.located(index).has_index() and not overwrite:
@@ -503,7 +499,7 @@ def export(
         str | None, cli.option("The same as OUTPUT.", "--output", "-o", callback=cli.user_path)
     ] = None,
     form: Annotated[
-        FormatName | None, cli.option("Format of what is written.", "--format", default="by suffix, else jsonl")
+        FormatName | None, cli.option("Format of the output.", "--format", default="by suffix, else jsonl")
     ] = None,
     snapshot: cli.SnapshotNumber = None,
 ) -> None:
@@ -514,7 +510,7 @@ def export(
     from tagmatch.partitioner.consolidation import without_expired
 
     if output is not None and output_option is not None:
-        raise typer.BadParameter("stands for OUTPUT; give one of them", param_hint="--output")
+        raise typer.BadParameter("means the same as OUTPUT; give one of them", param_hint="--output")
     target = next((path for path in (output, output_option) if path is not None), STANDARD_STREAM)
     exported = cli.located(index, snapshot).open()
     exported = without_expired(exported, exported.segments[0].options, now=now_us())
@@ -633,7 +629,7 @@ def match(
     attributes: cli.Columns = None,
     ignore_columns: cli.IgnoreColumnsOfQueries = None,
     output_format: Annotated[
-        FormatName | None, cli.option("Format of what is written.", default="by suffix, else jsonl")
+        FormatName | None, cli.option("Format of the output.", default="by suffix, else jsonl")
     ] = None,
     unique: Annotated[bool, cli.option("Give, or count, each key of a query once.", "--unique")] = False,
     count: Annotated[bool, cli.option("Write how many keys there are, as `count`, not the keys.", "--count")] = False,
@@ -673,7 +669,7 @@ def match(
     plane: cli.Plane = False,
     threads: cli.Threads = None,
 ) -> None:
-    """Write, for each query, its id (or, where it has none, its row number) and the keys of all sets that it contains.
+    """Write, for each query, its id (or its row number, if it has no id) and the keys of all sets that it contains.
 
     Queries of a stream are answered as they come. A row that cannot be used ends the command, after the answers of
     those before it.

@@ -206,7 +206,7 @@ def _column_names(text: str, known: Collection[str], but: str = "and cannot be l
         if name in known:
             raise typer.BadParameter(f"the column {name!r} has its own meaning, {but}")
         if name == "*" and len(names) > 1:
-            raise typer.BadParameter(f"{text!r} has names beside '*', which is every column")
+            raise typer.BadParameter(f"{text!r} names columns besides '*', which is every column")
     return names
 
 
@@ -218,9 +218,7 @@ def _columns_to_ignore(text: str) -> tuple[str, ...]:
 
 Index = Annotated[str, location_argument("INDEX", "Folder of the index, or its URI on a store.")]
 IndexToChange = Annotated[str, location_argument("INDEX", "Folder of the index.", is_to_change=True)]
-InputFormat = Annotated[
-    FormatName | None, option("Format of what is read.", "--format", default="by suffix, else jsonl")
-]
+InputFormat = Annotated[FormatName | None, option("Format of the input.", "--format", default="by suffix, else jsonl")]
 SkipInvalid = Annotated[
     bool, option("Leave out rows that cannot be used, and say at the end how many there were.", "--skip-invalid")
 ]
@@ -237,7 +235,7 @@ IgnoreColumns = Annotated[
 IgnoreColumnsOfQueries = Annotated[
     Any,
     option(
-        "Columns to leave aside, which are no attributes; '*' for all that have no meaning of their own.",
+        "Columns to leave aside, which are no attributes; '*' for all except those with a fixed meaning.",
         "--ignore-columns",
         parser=lambda text: _column_names(text, MESSAGE_COLUMNS),
         metavar="NAME,...",
@@ -255,7 +253,7 @@ DataColumns = Annotated[
 Columns = Annotated[
     Any,
     option(
-        "Columns that are an attribute each, whatever they are called.",
+        "Columns that are an attribute each, under any name.",
         default="every one but `tags`, `attributes`, `location`, `within` and `id`",
         parser=lambda text: _column_names(text, ("tags", "id", "attributes"), "and is no attribute"),
         metavar="NAME,...",
@@ -270,7 +268,7 @@ Plane = Annotated[
 Expires = Annotated[
     datetime | None,
     option(
-        "When keys expire of rows that have no time of their own, in a column `expires`: "
+        "Expiry of the keys in rows without a time in a column `expires`: "
         "2027-01-31T12:00:00Z, or from now 90s, 15m, 12h, 30d.",
         default="never",
         parser=_expiry,

@@ -48,7 +48,7 @@ def regular_expression(attribute: str, pattern: str, place: Place, *, optional: 
         if sign in _QUANTIFIERS:
             counted = _COUNT.match(pattern, begin)
             if was_quantifier or (sign == "{" and counted is None):
-                raise place.refused(f"{pattern[begin:]!r:.40} repeats nothing, or what is repeated already")
+                raise place.refused(f"{pattern[begin:]!r:.40} repeats nothing, or something repeated already")
             made += counted[0] if sign == "{" and counted else sign
             at, is_quantifier = counted.end() if counted else at, True
         elif sign == "[":

@@ -93,7 +93,7 @@ def _shape(given: Any, place: Place) -> Area:
     query = place.object_of(given, ("shape", "relation"))
     if str(query.get("relation", "intersects")).lower() not in ("intersects", "within"):
         raise place.at("relation").refused(
-            "only what is within a shape is taken: intersects, within; or bool with must_not"
+            "use intersects or within, for places inside the shape; or bool with must_not"
         )
     shape, inside = query.get("shape"), place.at("shape")
     if isinstance(shape, str):

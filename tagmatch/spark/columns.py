@@ -1,4 +1,4 @@
-"""Columns of queries, what is asked of an index by them, and the columns of keys that answers add."""
+"""Columns of queries, the options of a join, and the columns of keys that answers add."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Answers:
     output: Output = "rows"
     unique: bool = False
     only: str | None = None
-    columns: tuple[str, ...] = ()  # Of data, beside keys
+    columns: tuple[str, ...] = ()  # Of data, besides keys
     limit: int | None = None  # With one of the next two
     order_by: str | None = None
     score: str | None = None
@@ -116,7 +116,7 @@ class Answers:
         return replace(asked, on=equal, fields=asked._fields(some_columns(asked.columns, schema)))
 
     def _of_join(self) -> Self:
-        """The same, of which a join of this kind needs no more; errors are those of `how`."""
+        """The options without those that a join of this kind does not need; errors are those of `how`."""
         check_one_of("how", self.how, get_args(How))
         if self.how == "inner":
             return self
@@ -215,7 +215,7 @@ class Answers:
         """How many keys some messages have, before those are left out that are not wanted once more."""
         return index.match_counts(messages, only=self.only)
 
-    def beside(self, queries: pa.RecordBatch, found: pa.Array) -> Iterator[pa.RecordBatch]:
+    def joined_to(self, queries: pa.RecordBatch, found: pa.Array) -> Iterator[pa.RecordBatch]:
         """The queries and their answers, in batches of bounded size."""
         if self.output == "rows":
             keys = as_spark(found.values, self.fields[0].dataType)
@@ -255,7 +255,7 @@ def as_spark(values: pa.Array, kind: DataType) -> pa.Array:
 
 
 def signed(keys: pa.Array) -> pa.Array:
-    """Keys, uint64, as Spark's `long`; InvalidValueError for one that is none."""
+    """Keys, uint64, as Spark's `long`; InvalidValueError for a key that is too large."""
     signed = keys.view(pa.int64())
     values = signed.to_numpy()
     if len(values) and values.min() < 0:
@@ -292,7 +292,7 @@ def in_parts(
     ask: Callable[[pa.RecordBatch], pa.Array],
     count: Callable[[pa.RecordBatch], pa.Array],
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-    """Some of the queries after the other, with their answers, of which no more are in memory than `MOST_KEYS` has.
+    """Some of the queries after the other, with their answers; at most `MOST_KEYS` keys are in memory at once.
 
     Where they have more keys, which is known before these are looked up, they are counted, and asked in parts.
     """
@@ -340,7 +340,7 @@ class AskedColumns:
             else:
                 fields.append(name)
                 values.append(column)
-        if fields:  # whatever they are called
+        if fields:  # under any names
             names.append(ATTRIBUTES)
             columns.append(pa.StructArray.from_arrays(values, fields))
         names += self.places
@@ -363,7 +363,7 @@ def reject_nulls(tags: pa.Array, name: str) -> None:
 
 
 def without_invalid(tags: pa.Array) -> pa.Array:
-    """The tags of queries, null where one of them is null."""
+    """The tags of queries, null if one of them is null."""
     tag = tags.flatten()
     if not tag.null_count:
         return tags
@@ -433,7 +433,7 @@ _RAISED = re.compile(r"^(?:.*\s)?tagmatch\.(\w+): (.+)$", re.MULTILINE)
 
 @contextlib.contextmanager
 def errors_of_workers() -> Iterator[None]:
-    """Raise an error of tagmatch, which Spark has made part of the message of its own, instead of Spark's.
+    """Raise an error of tagmatch from a task as itself, instead of Spark's error, which has it in its message.
 
     Spark's error, with the traces of its tasks, is the cause of it. Other errors stay as they are.
 

@@ -27,7 +27,7 @@ _KEPT_BYTES, _MORE_BYTES = (1 << 31) - 1, 1 << 26
 
 
 def _keep_memory() -> None:
-    """Have this process and its forks use memory again that they have freed, Arrow's, too."""
+    """Let this process and its forks reuse memory that they have freed, Arrow's, too."""
     pa.set_memory_pool(pa.system_memory_pool())
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
     if mallopt is not None:

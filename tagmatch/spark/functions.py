@@ -52,7 +52,7 @@ _NO_TAGS = pa.scalar([], pa.list_(pa.string()))
 def register(spark: SparkSession) -> None:
     """Let a session have the table function `tagmatch_match` and the data source `tagmatch`.
 
-    Spark finds the data source by itself where the package is on the driver, but not what was sent by `addArtifacts`.
+    Spark finds the data source by itself if the package is on the driver, but not a package sent by `addArtifacts`.
     Only what this call registers knows the session's settings for stores, as they are now.
 
     Parameters
@@ -69,7 +69,7 @@ def register(spark: SparkSession) -> None:
     """
     settings = StoreSettings.of(spark)
 
-    # Spark sends both classes to processes of its own, with what they have
+    # Spark sends both classes to its processes, with their attributes
     class Source(TagMatchSource):
         stores = settings
 
@@ -124,7 +124,7 @@ def match_udf(
     output : {"lists", "counts", "exists"}
         Keys; or, as `subset_join` has them, how many there are, or whether there are any.
     only, columns, limit, order_by, score
-        As for `subset_join`: which keys, and what comes with them.
+        As for `subset_join`: which keys, and which columns come with them.
     skip_invalid : bool
         Tags that have a null give null, too; else they are an error.
     snapshot : int or "newest", optional
@@ -134,16 +134,16 @@ def match_udf(
     Returns
     -------
     function
-        Of a column of tags, an array of strings without nulls, or null, which gives null; and, where they are wanted,
-        of columns `attributes`, a struct of which each field is one, or a map, and `location` and `within` (see
-        `subset_join`). All but the tags may be given by name. A null is none. Its tasks fail with `NullError`,
+        Of a column of tags, an array of strings without nulls, or null, which gives null; and, optionally,
+        of columns `attributes`, a struct with an attribute for each field, or a map, and `location` and `within` (see
+        `subset_join`). All but the tags may be given by name. A null means no value. Its tasks fail with `NullError`,
         `InvalidValueError` and `IndexChangedError` as those of `subset_join`, and with these and `InvalidTypeError` for
         columns that cannot be used.
 
     Raises
     ------
     InvalidTypeError, InvalidValueError, FilterError, IndexNotFoundError, IndexCorruptError, IndexVersionError
-        For `index`, for what stands there, and for what is wanted of it.
+        For `index`, for the files there, and for the options.
 
     Examples
     --------
@@ -193,7 +193,7 @@ def _together(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
 
 
 def _messages(arguments: Mapping[str, Any]) -> pa.RecordBatch:
-    """What `TagMatch.match_many` is asked, of a batch of arguments, of which some are `None` or only nulls."""
+    """The messages for `TagMatch.match_many` from a batch of arguments, some of them `None` or only nulls."""
     given = {
         name: values
         for name, values in arguments.items()
@@ -229,7 +229,7 @@ class _Found(AnalyzeResult):
 
 
 class _Match:
-    """The table function, of which each row is asked by itself: Spark wants its answers before it gives the next."""
+    """The table function; it asks each row by itself: Spark wants its answers before it gives the next row."""
 
     def __init__(self, found: _Found | None = None) -> None:
         assert found is not None

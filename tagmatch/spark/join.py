@@ -115,7 +115,7 @@ def partition(
         through Arrow (`s3a://…`, `gs://…`, `abfss://…`, `hdfs://…`; see docs/spark.md).
     mode : {"overwrite", "append", "error"}
         What happens to an index that is there already. `overwrite`: it is replaced. `append`: the rows are added to it,
-        as `add_sets` and `consolidate` would; one segment is made of them, of what is stored already of their sets, and
+        as `add_sets` and `consolidate` would; one segment is made of them, of the stored keys of their sets, and
         of small segments. That takes as long as there are rows, and reads the files of the index once. A key that
         comes again has the time of the rows, others keep theirs, and those that have expired go. What a program has
         staged stays staged. `error`: that is an error.
@@ -141,7 +141,7 @@ def partition(
     sets_per_task : int
         Sets that a task has in memory, about; 500 bytes each. The result does not depend on it. Default: 2**20.
     skip_invalid : bool
-        Leave out rows with a null, with a key that is none or with a mistake in the expression, and tell how many;
+        Leave out rows with a null, with an invalid key or with a mistake in the expression, and tell how many;
         else, the default, they are an error. Constraints and areas that cannot be used always are.
 
     Returns
@@ -256,9 +256,9 @@ def partition(
 def optimize(spark: SparkSession, index: str | os.PathLike[str], *, sets_per_task: int | None = None) -> None:
     """Merge the segments of an index into one, as `TagMatch.consolidate(full=True)` does: the very files of that.
 
-    Rows that are appended, by batches and streams, leave segments, each of which makes each query slower. A `TagMatch`
+    Rows that are appended, by batches and streams, leave segments, and each makes each query slower. A `TagMatch`
     that changes an index merges them in the background; where only Spark writes, call this now and then. Deleted rows
-    and keys that have expired go. What a program has staged stays staged. Nothing is done where there is one segment.
+    and keys that have expired go. Staged changes stay staged. With one segment, nothing is done.
 
     Parameters
     ----------
@@ -276,7 +276,7 @@ def optimize(spark: SparkSession, index: str | os.PathLike[str], *, sets_per_tas
     InvalidValueError
         For `sets_per_task`, or a URI that Arrow does not know.
     IndexChangedError
-        Another program has saved to the index meanwhile. It is as that program left it; call this again.
+        Another program has saved to the index during this. The index is as that program left it; call this again.
     IndexLockedError
         Another job works on the index; it is named.
     IndexCorruptError
@@ -324,7 +324,7 @@ def subset_join(
 ) -> DataFrame:
     """Join queries with the stored sets that they contain; the same answers as those of `TagMatch.match_many`.
 
-    With `ship`, only what is asked goes through Python: Spark reads the columns that are selected after the join, and
+    With `ship`, only the columns given here go through Python: Spark reads the columns selected after the join, and
     the rows that conditions on columns of the queries leave. A stream keeps its event-time watermark.
 
     Columns are given by name, by Spark's rules: in any case of letters, and `a.b` for a field of a struct, if no column
@@ -336,11 +336,11 @@ def subset_join(
         One row for each query; batch or streaming.
     index : str, Path or DataFrame
         Of an index: a folder that the driver and all workers mount under this path, or a URI of a store, from which
-        each executor copies the index once. Or interests, columns `tags` and `key`, of which this call makes an index.
+        each executor copies the index once. Or interests, columns `tags` and `key`; this call makes an index of them.
     unique : bool
         Give a key once for a query, not once for each matching set that carries it.
     strategy : {"auto", "ship", "shuffle"}
-        `ship`: every worker opens the whole index, memory-mapped. `shuffle`: sets and queries meet in buckets, of which
+        `ship`: every worker opens the whole index, memory-mapped. `shuffle`: sets and queries meet in buckets, and
         a worker has one at a time, without keys that have expired by this call. `auto`, the default: `ship` for a
         stream, where the files of the index have at most `ship_limit` bytes or attributes are declared, and for
         `on`, `only`, `columns` and `limit`.
@@ -359,7 +359,7 @@ def subset_join(
         Column of the queries with their tags, an array of strings.
     attributes : str or Column, or sequence of these
         Columns of the queries that are attributes, as those of a table are to `match_many`: bools, integers, floats or
-        strings, or arrays of these; or structs, of which each field is an attribute. Others are none.
+        strings, or arrays of these; or structs with an attribute for each field. Other columns are not attributes.
     location, within : str or Column, optional
         Columns of the queries, as those of a table are to `match_many`: structs of `lon` and `lat`, or arrays of these
         two numbers, where a message is; and structs as the column `area` of `add_subscriptions`, circles or boxes in
@@ -400,7 +400,7 @@ def subset_join(
     FilterError
         There is a mistake in `only` or `score`.
     IndexNotFoundError, IndexCorruptError, IndexVersionError
-        For what stands at `index`.
+        For the files at `index`.
     TagMatchError
         The store does not answer, or does not take the credentials.
     """
@@ -536,7 +536,7 @@ def _numbered(asked: Sequence[_Asked], numbers: Sequence[int] | None = None) -> 
 
 
 def _shuffled(queries: DataFrame, place: Repository, asked: Sequence[_Asked], answers: Answers) -> DataFrame:
-    """The join by a shuffle, to which what is asked goes as columns of the queries."""
+    """The join by a shuffle; the queries' tags, attributes and places become columns of the queries."""
     names, numbers, more = queries.columns, list[int](), list[Column]()
     for each in asked:
         numbers.append(names.index(each.name) if each.is_own else len(names) + len(more))

@@ -1,4 +1,4 @@
-"""Spark sessions: started where there is none yet; what they say of our arguments, and of credentials of stores.
+"""Spark sessions: starting one if needed; their settings for arguments of tagmatch, and for credentials of stores.
 
 Settings `spark.tagmatch.…` are arguments that calls leave out. Settings `fs.…`, which are Hadoop's, become what Arrow's
 file systems take: Arrow reads indexes, and knows nothing of these settings. What it finds by itself as Hadoop does,
@@ -73,7 +73,7 @@ def read_table(spark: SparkSession, path: str, format: str) -> DataFrame:  # noq
 
 
 def check_java() -> None:
-    """See that there is a Java that Spark can run on."""
+    """Check that the machine has a Java that Spark can run on."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
     found = shutil.which(java)
@@ -89,7 +89,7 @@ def check_java() -> None:
         )
 
 
-# -- settings of ours --------------------------------------------------------------------------------------------------
+# -- settings of tagmatch ----------------------------------------------------------------------------------------------
 
 Strategy = Literal["auto", "ship", "shuffle"]
 
@@ -125,7 +125,7 @@ def one_of(kind: Any) -> Callable[[str], Any]:
 
 
 def parsed(given: Mapping[str, str], known: Parsers, what: str) -> dict[str, Any]:
-    """The values of options by name, whatever the case of their names."""
+    """The values of options by name, in any case of letters."""
     names = {name.lower(): name for name in known}
     found = {}
     for given_name, text in given.items():
@@ -154,7 +154,7 @@ _DEFAULTS = {"setspertask": 1 << 20, "skipinvalid": False, "strategy": "auto", "
 
 
 def with_settings(spark: SparkSession, **arguments: Any) -> list[Any]:
-    """These arguments, of which those that are `None` are as a session's settings have them, classic or Connect."""
+    """These arguments, with a session's settings in place of those that are `None`, classic or Connect."""
     given = {name: text for name, text in spark.conf.getAll.items() if name.startswith("spark.tagmatch.")}
     found = dict(_DEFAULTS)
     for name, value in parsed(given, _SETTINGS, "setting").items():
@@ -165,12 +165,12 @@ def with_settings(spark: SparkSession, **arguments: Any) -> list[Any]:
 _SIZE = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
 _UNITS = {"k": 1 << 10, "": 1 << 20, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}  # Spark counts in MiB by itself
 
-#: Addresses that a worker takes beside an index: libraries, kernels, and what it keeps of memory that tasks have freed
+#: Addresses that a worker takes besides an index: libraries, kernels, and memory kept after tasks have freed it
 WORKER_NBYTES = 4 << 30
 
 
 def warn_of_memory(spark: SparkSession | None, index_nbytes: int) -> None:
-    """Warn of a setting that bounds the addresses of workers, of which memory-mapped files take some, by too few."""
+    """Warn of a setting that leaves workers too few addresses, as memory-mapped files take some."""
     if spark is None:
         return
     given = spark.conf.getAll
@@ -233,7 +233,7 @@ class StoreSettings:
 
     @classmethod
     def of(cls, spark: SparkSession | None) -> StoreSettings:
-        """Those of a session, if there is one.
+        """The settings of a session, or no settings.
 
         Of a classic one, what Spark's own readers have, from `core-site.xml` as well. Of Connect, which tells no more,
         the session's own and those with which its server was started, but none whose name looks like a secret's.
@@ -259,11 +259,11 @@ class StoreSettings:
         return location_of(given, name, number, options).absolute()
 
     def options(self, uri: str) -> StoreOptions | None:
-        """How Arrow reaches a store; `None` where nothing is set, or the URI says it itself; errors as `location`."""
+        """How Arrow reaches a store; `None` without settings, or if the URI has them itself; errors as `location`."""
         try:
             parts = urlsplit(uri, allow_fragments=False)
         except ValueError:
-            return None  # Arrow says what is wrong with it
+            return None  # Arrow raises a better error
         user = parts.netloc.rpartition("@")[0]
         says_itself = parts.query or ":" in user or (user and not parts.scheme.startswith("abfs"))
         if parts.scheme not in _STORES or not parts.netloc or says_itself:
@@ -314,7 +314,7 @@ def _kept_apart(spark: SparkSession, configuration: Any) -> dict[str, str]:
         ) from None
 
 
-#: What Arrow is given: where the store is, and credentials; nothing where it finds all by itself
+#: Arguments of Arrow's file system: the store's place, and credentials; nothing if Arrow finds all by itself
 _Found: TypeAlias = tuple[dict[str, Any], dict[str, str]]
 
 
@@ -326,7 +326,7 @@ class _Store:
         self.used = list[str]()
 
     def get(self, *names: str) -> str | None:
-        """The first of these settings that there is."""
+        """The first of these settings that is set."""
         name = next((name for name in names if name in self._values), None)
         if name is None:
             return None
@@ -373,7 +373,7 @@ def _s3(store: _Store) -> _Found:
 
 
 def _s3_credentials(store: _Store, get: Callable[[str], str | None]) -> dict[str, str] | None:
-    """Keys; none of them where Arrow finds them by itself, and `None` where there are to be none."""
+    """Keys; empty if Arrow finds them by itself, and `None` for access without keys."""
     names = ("access.key", "secret.key", "session.token")
     found = {name.replace(".", "_"): value for name in names if (value := get(name)) is not None}
     given = get("aws.credentials.provider")
@@ -395,7 +395,7 @@ def _s3_credentials(store: _Store, get: Callable[[str], str | None]) -> dict[str
             )
     if "access_key" not in found and get("security.credential.provider.path"):
         raise store.rejected(
-            "fs.s3a.security.credential.provider.path, where keys are to be",
+            "fs.s3a.security.credential.provider.path, which should hold the keys",
             "name that place by hadoop.security.credential.provider.path, or set AWS_… variables",
             "region=eu-central-1",
         )
@@ -441,7 +441,7 @@ def _azure(store: _Store) -> _Found:
 
 
 def _azure_credentials(store: _Store, get: Callable[[str], str | None]) -> dict[str, str]:
-    """What Arrow is given; nothing where it finds credentials by itself."""
+    """Credentials for Arrow; nothing if it finds them by itself."""
     kind = get("account.auth.type") or "SharedKey"
     advice = "set fs.azure.account.key, or AZURE_… variables, or use the machine's identity"
 

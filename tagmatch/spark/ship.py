@@ -1,7 +1,7 @@
 """The join where every worker has the whole index: it is opened once, memory-mapped, and asked batch by batch.
 
-Spark sees a function of what is asked, whose answers it spreads over rows: so it reads only the columns of the queries
-that are wanted in the end, and only the rows, and an event-time watermark stays.
+Spark sees a function of the queries' columns, whose answers it spreads over rows: so it reads only the columns
+that are needed in the end, and only the rows, and an event-time watermark stays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tagmatch.spark.session import NEWEST, SnapshotChoice
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# The indexes that this worker has opened, by where they are, with what was asked for: for each store or folder the last
+# The indexes that this worker has opened, by place, each with its options: for each store or folder the last
 # one, as credentials may change. A worker runs one task at a time.
 _opened: dict[str, tuple[Shipped, TagMatch[Any]]] = {}
 

@@ -74,13 +74,13 @@ PLACE = ""
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What the sets of a segment are met by: a *place*, of which each tag and each attribute has one."""
+    """What meets the sets of a segment: a *place* for each tag and each attribute."""
 
-    # Of each place; those of tags come first. The place after all of them is that of what is met by nothing.
+    # For each place; those of tags come first. The place after all of them is for sets that nothing meets.
     hashes: U64Array
     names: tuple[str, ...] = ()  # Of the attributes, those that fewest sets ask for first
     # Of each rank, the place of the tag, or of the attribute that its condition needs: a set is met by the least place
-    # of its ranks. `None` where there are no conditions: by its first rank.
+    # of its ranks. `None` without conditions: by its first rank.
     places: I64Array | None = None
 
     def of_sets(self, sets: Lists, rows: U32Array) -> I64Array:
@@ -144,7 +144,7 @@ class ShuffleBuckets:
         return (self._first(hashes) + rows.astype(np.int64) % self._spread(hashes)) % self.count
 
     def of_hashes(self, hashes: U64Array) -> tuple[I64Array, I64Array]:
-        """The buckets with sets that are met by what has one of these hashes."""
+        """The buckets with sets that tags or attributes with these hashes meet."""
         spreads = self._spread(hashes)
         places = np.repeat(np.arange(len(hashes)), spreads)
         nth = np.arange(len(places)) - np.repeat(np.cumsum(spreads) - spreads, spreads)
@@ -171,7 +171,7 @@ def hashes_of(index: InPlace, segment: Segment) -> U64Array:
     return hash_strings(known.tags)
 
 
-#: Different tags, at most, of which there is a `MetFilter`, and its bits for each of these
+#: Different tags, at most, for a `MetFilter`, and its bits for each of these
 FILTERED, _BITS_OF_EACH = 1 << 24, 8
 
 
@@ -200,7 +200,7 @@ class MetFilter:
 
 
 def _places_of(hashes: U64Array, bits: int) -> tuple[U64Array, U64Array]:
-    """The two bits of each hash, in a filter of so many, a power of two."""
+    """The two bits of each hash, in a filter with this number of bits, a power of two."""
     return hashes & np.uint64(bits - 1), hashes >> np.uint64(32) & np.uint64(bits - 1)
 
 
@@ -247,7 +247,7 @@ def _count_met(index: InPlace, number: int, few: int, at_once: int, *, is_filter
 
 
 def _count_by_tags(index: InPlace, segment: Segment, meeting: Meeting, few: int, *, is_filtered: bool) -> _Met:
-    """The same where there are no constraints. No more sets are met by a tag than have it."""
+    """The same without constraints. A tag meets no more sets than have it."""
     index.fetch_sets(segment, 0, min(1, len(segment)))
     has_empty = segment.tagsets.has_empty_set and 0 in segment.live_rows(0, 1)
     index.fetch_all(segment.frequencies)
@@ -309,8 +309,8 @@ def shuffle_join(
         return matched(batches, plan, merged=merged)
 
     # Where answers are not merged, a row of the outcome depends on one query and the snapshot alone, so it does not
-    # matter when Spark runs a task again. Else the numbers of queries decide what is merged. They are made once, before
-    # the shuffle, and count rows as they come: should Spark lose the output of a task, and the rows come in another
+    # matter when Spark runs a task again. Else the numbers of queries decide how rows are merged. They are made once,
+    # before the shuffle, and count rows as they come: should Spark lose the output of a task, and rows come in another
     # order when it runs again, answers would get mixed up. Rows of files come in the same order, those of a shuffle may
     # not; `checkpoint` such queries where executors get lost.
     numbered = queries.select(
@@ -419,7 +419,7 @@ def _buckets_of_queries(
 
 
 def _with_values(messages: pa.RecordBatch, names: frozenset[str]) -> tuple[I64Array, U64Array]:
-    """Pairs of a query and the hash of one of these attributes, of which it has a value."""
+    """Pairs of a query and the hash of one of these attributes that it has a value of."""
     schema = messages.schema
     found = [(name, name) for name in schema.names if name in names and not pa.types.is_map(schema.field(name).type)]
     if PLACE in names:
@@ -460,7 +460,7 @@ class _Bucket:
     def __init__(self, batches: list[pa.RecordBatch], plan: Shuffle) -> None:
         staged, first = StagedChanges(), 0
         for batch in batches:
-            # Rows as they are stored, in which tags stand for conditions. By number, as a set may have many keys
+            # Rows as they are stored, with conditions as tags. By number, as a set may have many keys
             numbers = np.arange(first, first + len(batch), dtype=np.uint64)
             staged.extend(tag_lists(batch.column("tags"), "tags"), numbers, removed=False)
             first += len(batch)
@@ -476,7 +476,7 @@ class _Bucket:
             raise on_plane(plan.index) from None
 
     def _place_clients(self, keys: KeyTable, plan: Shuffle) -> None:
-        """Have the clients of these keys be where the folder says, if a message asks for that."""
+        """Put the clients of these keys where the folder says, if a message asks for that."""
         folder = plan.index.changeable
         saved = open_positions(folder, plan.answers.key_type, plane=False) if plan.asked.places and folder else None
         if saved is not None:
@@ -486,7 +486,7 @@ class _Bucket:
 
 
 def _key_table(lists: list[pa.Array], key_type: KeyType) -> KeyTable:
-    """The keys of a bucket's sets. Of strings, each that a set has is its own name, whatever others have."""
+    """The keys of a bucket's sets. String keys get a name for each occurrence, even if several are equal."""
     kind = pa.large_list(pa.uint64() if key_type == "integer" else pa.large_string())
     keys = pa.concat_arrays([pa.array([], kind), *(some.cast(kind) for some in lists)])
     if key_type == "integer":
@@ -496,7 +496,7 @@ def _key_table(lists: list[pa.Array], key_type: KeyType) -> KeyTable:
 
 
 def matched(batches: Iterable[pa.RecordBatch], plan: Shuffle, *, merged: bool) -> Iterator[pa.RecordBatch]:
-    """One task: batches by bucket, sets first; gives rows of the outcome, or what is merged to them."""
+    """One task: batches by bucket, sets first; gives rows of the outcome, or rows to merge to them."""
     current, sets, bucket = None, list[pa.RecordBatch](), None
     for number, records in deserialized(batches):
         place, queries = divmod(number, 2)
@@ -514,7 +514,7 @@ def matched(batches: Iterable[pa.RecordBatch], plan: Shuffle, *, merged: bool) -
                 found = answers if plan.answers.is_number else pc.list_value_length(answers)
                 wanted = pc.or_(found.cast(pa.bool_()), some.column("query").is_valid())
                 some, answers = some.select(["id", "query"]).filter(wanted), answers.filter(wanted)
-            yield from plan.answers.beside(some, answers)
+            yield from plan.answers.joined_to(some, answers)
 
 
 def _answers(

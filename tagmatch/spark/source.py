@@ -1,8 +1,8 @@
 """The data source `tagmatch`: an index as a table of sets and keys, to read, to write and as a sink of streams.
 
-Spark calls it in Python processes beside its driver and in those of its tasks, which have no session. A writer has rows
+Spark calls it in Python processes of its driver and of its tasks, which have no session. A writer has rows
 task by task, and neither a shuffle nor a session, by which equal sets would come together in tasks. So the rows go
-through the driver, as Arrow batches, and one process beside it lays them out with the local partitioner. Nothing is
+through the driver, as Arrow batches, and a process of the driver lays them out with the local partitioner. Nothing is
 written before all tasks are done; of a task that runs twice, Spark takes one.
 """
 
@@ -43,7 +43,7 @@ from tagmatch.partitioner.spark.shards import Stored
 from tagmatch.spark.columns import KEY_TYPES, arrow_schema, signed
 from tagmatch.spark.session import Parsers, StoreSettings, one_of, parsed, truth, whole
 
-#: The column that says whether a row is to be removed
+#: The column that says whether to remove a row
 REMOVED = "removed"
 
 # A column of bytes of Arrow, as which Spark has what a task hands over, holds less than 2 GiB
@@ -268,7 +268,7 @@ def _columns(location: Repository) -> StructType:
         StructField("tags", ArrayType(StringType(), containsNull=False), nullable=False),
         StructField("key", KEY_TYPES[key_type_of(manifest)], nullable=False),
     ]
-    if any(CONSTRAINTS in segment for segment in manifest["segments"]):  # as where there are areas
+    if any(CONSTRAINTS in segment for segment in manifest["segments"]):  # which conditions and areas have
         fields.append(StructField("where", StringType()))
     if Stored(location, manifest).expiring:
         fields.append(StructField("expires", TimestampType()))

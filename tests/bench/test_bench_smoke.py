@@ -29,4 +29,4 @@ def test_version(command: typer.Typer) -> None:
 
 def test_every_experiment_is_a_command() -> None:
     names = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    assert names == {*FIGURES, *OTHERS.split(), "record", "pages"}  # these measure what is recorded, and show it
+    assert names == {*FIGURES, *OTHERS.split(), "record", "pages"}  # these measure the record, and show it

@@ -195,7 +195,7 @@ def test_options_are_checked(kind):
         (name,) = wrong
         with pytest.raises((InvalidTypeError, InvalidValueError)) as error:
             kind(**({"messages": "in"} if is_gateway else {}) | wrong)
-        begins = {"password_file": "username must be given beside", "tls_ca": "tls_ca needs tls"}.get(name, name)
+        begins = {"password_file": "password_file needs a username", "tls_ca": "tls_ca also needs tls"}.get(name, name)
         assert str(error.value).startswith(begins)
 
 

@@ -283,7 +283,7 @@ def test_a_phone_a_keyboard_and_contrast(browser, scheme):
             page.get_by_text("keys match.").or_(page.get_by_text("key matches.")).first.wait_for()
 
 
-#: The least contrast of a text to what is behind it
+#: The least contrast of a text to its background
 CONTRAST = """() => {
   const part = (value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
   const luminance = ([r, g, b]) => 0.2126 * part(r / 255) + 0.7152 * part(g / 255) + 0.0722 * part(b / 255);

@@ -179,8 +179,8 @@ def test_tls(secured):
     with connect(tls.url, token="token-read", tls_root_certs=ours.cert) as tm:
         assert tm.match(["a"]) == [1]
     for url, root, message in [
-        (tls.url, others.cert, "signed by nobody known here: give the authority's as tls_root_certs"),
-        (tls.url, None, "signed by nobody known here"),
+        (tls.url, others.cert, "signed by an authority unknown here: give that as tls_root_certs"),
+        (tls.url, None, "signed by an authority unknown here"),
         (tls.url.replace("+tls", ""), None, r"if it has TLS, connect with grpc\+tls://"),
     ]:
         with pytest.raises(UnavailableError, match=message):

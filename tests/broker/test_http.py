@@ -361,7 +361,7 @@ def test_a_subscription_changes_only_if_it_is_as_the_client_knows_it():
             assert client.ask(method, "/subscriptions/2", body, If_Match="*")[0] == 412
         assert client.ask("GET", "/subscriptions/1")[1]["etag"] == second
         assert service.index.stats()["staged"] == 0
-        service.index.put(1, ["d"])  # what is staged counts, too
+        service.index.put(1, ["d"])  # a staged record counts, too
         assert client.ask("DELETE", "/subscriptions/1", If_Match=second)[0] == 409
         service.index.consolidate()
         assert client.ask("DELETE", "/subscriptions/1", If_Match="*")[0] == 200

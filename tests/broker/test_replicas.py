@@ -1,4 +1,4 @@
-"""Services that answer from what another one saves: soon, wholly, whatever happens to it and to the place."""
+"""Services that answer from an index that another one saves: soon, wholly, and through failures of it and the disk."""
 
 import json
 import random
@@ -25,7 +25,7 @@ from tagmatch.model.storage.format import MANIFEST
 
 pytest_plugins = ["support.s3_bucket"]
 
-#: A bound far above the second that is promised, for busy machines; counts say what has come, not times
+#: A bound far above the promised second, for busy machines; counts tell which snapshots came, not times
 LONG = 60
 WRITER = "grpc://writer:8815"
 
@@ -111,7 +111,7 @@ def test_only_new_segments_are_read(tmp_path, monkeypatch):
 
 
 def test_rows_that_come_back_are_read_again(tmp_path):
-    """A snapshot with the same tables, of which fewer rows are deleted, as `save` of an earlier one makes it."""
+    """A snapshot with the same tables and fewer deleted rows, as `save` of an earlier one makes it."""
     with TagMatch(tmp_path / "index", device="cpu", keep_snapshots=3) as writer:
         writer.add_sets([["t"]] * 20_000, range(20_000), where=[f"price = {i}" for i in range(20_000)])
         writer.consolidate()

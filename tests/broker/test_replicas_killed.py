@@ -88,7 +88,7 @@ class Balancer(Proxy):
 
 
 class Clients:
-    """What clients have sent and got; each repeats what has failed as the service was gone, and nothing else."""
+    """The requests and answers of clients; each repeats only those that failed as the service was gone."""
 
     def __init__(self):
         self.ended = threading.Event()
@@ -193,7 +193,7 @@ def test_no_answer_is_lost_or_wrong(place, tmp_path):
         stack.callback(clients.ended.set)
         for each in threads[:-1]:
             each.start()
-        with connect(pinned.url) as tm:  # a message that comes before the session is there is for nobody
+        with connect(pinned.url) as tm:  # a message that comes before the session is for no one
             wait_until(lambda: any(each["connected"] for each in tm.sessions()), LONG)
         threads[-1].start()
 
@@ -221,7 +221,7 @@ def test_no_answer_is_lost_or_wrong(place, tmp_path):
         spread.cut()  # as a balancer that is started again does
         pinned.cut()
         all_go_on()
-        for step, number in enumerate((1, 0, 1)):  # where the session is, a kill loses what waits there, and no more
+        for step, number in enumerate((1, 0, 1)):  # a kill loses only the messages that wait on the session's service
             time.sleep(draw.random())
             began = time.monotonic()
             replicas[number].kill()

@@ -180,7 +180,7 @@ def test_options_that_will_not_do(index, tmp_path):
     path = write(tmp_path / "q.parquet", queries(ROWS))
     for option, message in (
         ("price,price", "names 'price' twice"), ("price,", "has an empty name"), ("", "has an empty name"),
-        ("price,id", "the column 'id' has its own meaning"), ("*,price", "has names beside '*'"),
+        ("price,id", "the column 'id' has its own meaning"), ("*,price", "names columns besides '*'"),
     ):  # fmt: skip
         assert message in tagmatch("match", index, path, "--attributes", option, code=2)
     for file in (path, write(tmp_path / "q.csv", queries(ROWS))):

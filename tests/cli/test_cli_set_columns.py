@@ -196,7 +196,7 @@ def test_what_is_meant_is_named(tmp_path, kind):
 
 
 def test_what_cannot_be_ignored(tmp_path, index):
-    for arguments, words in (("where", "has its own meaning"), ("a,,b", "empty name"), ("*,a", "beside '*'")):
+    for arguments, words in (("where", "has its own meaning"), ("a,,b", "empty name"), ("*,a", "besides '*'")):
         line = tagmatch("build", tmp_path / "sets.jsonl", index, "--ignore-columns", arguments, code=2)
         assert words in " ".join(line.replace("│", " ").split())
 

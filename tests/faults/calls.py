@@ -100,7 +100,7 @@ class Call:
     """A public call.
 
     `ask` makes it, and `plain` makes of its result, when nothing fails any more, what the oracle has `expected`: the
-    same of its own result, unless that is given.
+    same of the result itself, unless that is given.
     Before it, `singles` changes have been staged, perhaps by a program that has ended (`left`). The index may have
     a path (`saved`) and several segments, which are merged in the background after each consolidation. After a call
     that `closes`, nothing more can be asked.

@@ -112,9 +112,7 @@ class Commands:
             assert written == expected if ending == WHOLE else expected.startswith(written), "not the answers"
         elif ending == WHOLE:
             found = contents_as_first(output) if is_index else contents_of(place)
-            assert found == (self._built if is_index else {output.name: self._answers[form]}), (
-                "not what was to be written"
-            )
+            assert found == (self._built if is_index else {output.name: self._answers[form]}), "not the expected output"
         else:
             found = contents_of(output if is_index else place) if output.exists() else None
             assert found == old, f"an error has left {list(found or ())}"

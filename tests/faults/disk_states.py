@@ -1,6 +1,6 @@
 """A folder that is watched while a program changes it, and what may be on its disk when the power is lost.
 
-Only what was synced is sure to be there: a file's contents since its last fsync, the names in a folder since the
+Only synced data is sure to be there: a file's contents since its last fsync, the names in a folder since the
 folder's. Of the rest, anything may be: of a file each sector as it was at any time since, names in any order. This is
 stricter than most file systems are, and what POSIX leaves open.
 """
@@ -145,7 +145,7 @@ class Disk:
         node.pending.clear()
 
     def scan(self, *, at_once: bool = False) -> None:
-        """Note what has changed since the last time, perhaps names of one folder at once."""
+        """Note the changes since the last time, perhaps names of one folder at once."""
         if self._scan(at_once=at_once):
             self._look()
 

@@ -211,7 +211,7 @@ def _why(errors: str) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """The error, and where it was raised: the last lines of tagmatch, and the last of all."""
+    """The error, and its place: the last lines of tagmatch, and the last of all."""
     if isinstance(error, AssertionError) and str(error):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Failures on demand: of memory, of the disk, and by Ctrl-C, at every place where it can come."""
+"""Failures on demand: of memory, of the disk, and by Ctrl-C, at every possible place."""
 
 import ctypes
 import dis

@@ -57,7 +57,7 @@ def _service(folder: Path, log: Path) -> Iterator[Served]:
 
 
 def _sent(streams: Sequence[Stream], count: int, folder: Path, rnd: random.Random) -> Counter[str]:
-    """Send `count` streams to a service; the last are kept in a file, one of which has ended a service that ends."""
+    """Send `count` streams to a service; keeps the last ones in a file, for the case that one ends the service."""
     answers, last, log = Counter[str](), deque[Stream](maxlen=_KEPT), folder / "log"
     with _service(folder, log) as served, RawClient(served.url) as client:
         for number in range(count):

@@ -68,7 +68,7 @@ def check(run: Run, moment: Moment, folder: Path) -> bool:
         raise AssertionError(f"wrong: {error}") from error
     if found not in allowed:
         lost = found in run.contents[: moment.acknowledged]
-        raise AssertionError("lost: it has what was there before" if lost else f"wrong: {_described(found)}")
+        raise AssertionError("lost: it has the old contents" if lost else f"wrong: {_described(found)}")
     for name, sets in found.items():
         if "@" not in name:
             try:
@@ -80,7 +80,7 @@ def check(run: Run, moment: Moment, folder: Path) -> bool:
 
 def _described(found: dict[str, Contents]) -> str:
     sizes = {name: "no index" if sets is None else f"{len(sets)} sets" for name, sets in found.items()}
-    return f"neither what was there nor what was saved: {sizes}"
+    return f"neither the old contents nor the saved ones: {sizes}"
 
 
 def _go_on(path: Path, contents: Contents, key_type: Any) -> None:

@@ -71,7 +71,7 @@ def test_each_result_can_be_measured_again() -> None:
 
 
 def test_benchmarks_fit_a_reader() -> None:
-    """All of them, on one page, which says where they ran."""
+    """All of them, on one page, which names their machine."""
     text = BENCHMARKS.read_text()
     assert len(text.splitlines()) <= 400
     assert re.search(r'on its CPU \(`device="cpu"`\)|on the CPU', text)

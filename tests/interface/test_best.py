@@ -208,7 +208,7 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_they_wait_in_channels_as_other_calls_do(layout, name):
-    """Answers are the same, in packets of few messages; what comes too late fails, and both are counted."""
+    """Answers are the same, in packets of few messages; late messages fail, and both are counted."""
     call, count = CALLS[name], 700
     channels = [Channel("sure"), Channel("soon", deadline=0.5, expiry=0.5)]
     tm = TagMatch(layout=layout, data={"size": "int64"}, device="cpu", threads=2, channels=channels)

@@ -295,6 +295,6 @@ def test_a_store_with_damage(index: Path, tmp_path: Path, bucket: Any, uri: str)
                 assert not (tmp_path / "restored").exists()
     with bucket[0].open_output_stream(path) as sink:
         sink.write(b"short")
-    backup(index, uri)  # sees that by its size
+    backup(index, uri)  # notices that by its size
     restore(uri, tmp_path / "restored")
     assert with_staged(tmp_path / "restored") == ALL

@@ -190,7 +190,7 @@ def test_any_order_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_batches_of_a_query_that_fail_at_once() -> None:
-    """Each thread may see that the future has no answer yet, and give it its error."""
+    """Each thread may find the future without an answer, and give it its error."""
     both_looked = threading.Barrier(2)
 
     class Slow(Future[Any]):

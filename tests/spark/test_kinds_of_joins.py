@@ -1,4 +1,4 @@
-"""Joins of each kind, `on`, nulls and names of columns, beside plain Python; and what Spark's plans read."""
+"""Joins of each kind, `on`, nulls and names of columns, compared with plain Python; and what Spark's plans read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def asked(spark: Any, queries: list[Any]) -> Any:
 @pytest.mark.parametrize("strategy", ["ship", "shuffle"])
 @pytest.mark.parametrize("unique", [False, True])
 def test_kinds(spark: Any, tmp_path: Path, strategy: Any, unique: bool) -> None:
-    """With nulls and equal rows among the queries, whose other columns are carried whatever they are called."""
+    """With nulls and equal rows among the queries, whose other columns are carried under any names."""
     index, frame = make_index(tmp_path / "index", SETS), asked(spark, QUERIES)
     wanted = [sorted({*keys} if unique else keys) for keys in map(matching, QUERIES)]
     given: dict[str, Any] = {"strategy": strategy, "unique": unique, "skip_invalid": True}
@@ -140,7 +140,7 @@ def plan_of(frame: Any) -> str:
 
 @pytest.mark.nightly
 def test_names_plans_and_watermarks(session: SparkSession, tmp_path: Path) -> None:
-    """Spark reads what is wanted of the queries alone, and asks the index once for each."""
+    """Spark reads only the needed columns of the queries, and asks the index once for each."""
     index = make_index(tmp_path / "index", [(["a"], 1, None), (["b"], 2, None), (["a"], 3, "price < 5")])
     rows = [(1, "x", (["A", "b"], 3.0), "2026"), (2, "y", (["A"], 9.0), "2027")]
     frame = session.createDataFrame(

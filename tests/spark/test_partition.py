@@ -86,7 +86,7 @@ SIZES: dict[str, tuple[Any, int, int]] = {
 def test_files_are_those_of_the_local_partitioner(
     spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, layout: str, sizes: str
 ) -> None:
-    """Also if tasks add up histograms, of which there are many, or if sets come with their signatures."""
+    """Also if tasks add up many histograms, or if sets come with their signatures."""
     make, max_partition_size, sets_per_task = SIZES[sizes]
     rows = make(rng)
     options: dict[str, Any] = {"layout": layout, "max_partition_size": max_partition_size}

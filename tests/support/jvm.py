@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 class Jvm:
     """Spark's gateway, without a driver; or with one, which is this process or another.
 
-    The driver of a process with its `environment` uses this JVM instead of its own. Relative paths in it are
+    The driver of a process with its `environment` uses this JVM instead of another. Relative paths in it are
     those of the process that has started the JVM.
     """
 

@@ -118,7 +118,7 @@ def _check_sets(found: list[tuple[frozenset[str], tuple[int, ...]]]) -> int:
     version = _version_in([key for _, keys in found for key in keys])
     if len(found) != len(dict(found)) or dict(found) != contents(version):
         wrong = dict(set(found) ^ set(contents(version).items()))
-        raise MixedError(f"not the sets of version {version}: {len(found)}, of which differ {wrong}")
+        raise MixedError(f"not the sets of version {version}: {len(found)}, and {wrong} of them differ")
     return version
 
 

@@ -137,7 +137,7 @@ def fig9(bench: Bench) -> Result:
         {bench.in_words(bench.sets())} here.""",
     )
     keys = result.panel("key table", "database", "MB", log=False)
-    rest = result.panel("all beside the key table", "database", "MB", log=False)
+    rest = result.panel("all except the key table", "database", "MB", log=False)
     for share in _SHARES:
         sets, column = bench.workload(bench.sets(share)).sets, percent(share)
         table = signature_table(sets, threads=bench.options.threads)

@@ -35,7 +35,7 @@ def following(bench: Bench) -> Result:
         f"""{bench.in_words(bench.sets())} in a folder. {SETS} sets are added and consolidated, {COMMITS} times a round;
         each time, it is measured how long after `consolidate` has returned those who follow the index, every
         {FOLLOW_S:g} s, answer with these sets: in its folder, in a copy in another folder of the same disk, and in a
-        copy in an S3 (moto, which Python runs in a process of its own). The next commit comes {_PAUSE_S:g} s after all
+        copy in an S3 (moto, which runs in another Python process). The next commit comes {_PAUSE_S:g} s after all
         have it.""",
         commits=COMMITS,
     )

@@ -1,4 +1,4 @@
-"""The part of `tagmatch-bench serve` that is about HTTP: single messages, JSON Lines and Arrow, beside Flight."""
+"""The part of `tagmatch-bench serve` about HTTP: single messages, JSON Lines and Arrow, compared with Flight."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def over_http_figure(bench: Bench) -> Result:
         "The same service over HTTP",
         f"""{bench.in_words(bench.sets())}, matched on the CPU; `tagmatch serve` in its own process shares the cores of
         this machine with its client, over loopback and without TLS. *Single messages* are `POST /match` over
-        {CONNECTIONS} connections that stay open, each with one request on its way; beside them, one thread submits
+        {CONNECTIONS} connections that stay open, each with one request on its way; at the same time, one thread submits
         messages to a `RemoteTagMatch`, with 8,192 on their way. *Many* go as one request, `POST /match_many`, as JSON
         Lines or as a stream of Arrow IPC in batches of {BATCH:,}, whose bytes are made before; the same batches
         go over one stream of Flight.""",

@@ -26,7 +26,7 @@ _CALLS, _FEW_TAGS, _LIMIT = 2_000, 50, 10
 #: Conditions of `at least 2 of`: different tags, tags of each condition, and queries that are compared
 _TAGS, _OF, _CHECKED = 2_000, 4, 25
 _TENANTS = (2, 10, 100)
-#: Tags of sets of three, of which a query has half
+#: Different tags, for sets of three tags; a query has half of them
 _WIDE = 200
 
 

@@ -28,7 +28,7 @@ IN_PROCESS, FLIGHT = "match_many in this process", "over Flight"
 BATCH = 1024
 #: Messages a second
 SINGLES = 100_000
-#: Clients, each of which sends as much as the service can answer
+#: Clients; each sends as much as the service can answer
 OVERLOAD = 10
 
 _SWITCH_S = 0.0005
@@ -77,7 +77,7 @@ def serve_figure(bench: Bench) -> Result:
 
 @contextmanager
 def switching() -> Iterator[None]:
-    """Have threads ask for the interpreter lock as often as those of a service do."""
+    """Start threads that ask for the interpreter lock as often as those of a service do."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     try:

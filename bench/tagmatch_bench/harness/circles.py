@@ -90,7 +90,7 @@ def asking(system: Any, scenario: CircleScenario) -> Callable[[int], Any]:
 
 
 class Moving:
-    """Moves of a system, one call after the other, each of the next circles; knows where all circles are."""
+    """Moves of a system: each call moves the next circles; knows where the circles are."""
 
     def __init__(self, system: Any, scenario: CircleScenario) -> None:
         self._system, self._scenario = system, scenario

@@ -177,7 +177,7 @@ def closed_loop_rate(
 def callers_rate(
     match: Callable[[list[str]], object], queries: Sequence[list[str]], callers: int, seconds: float
 ) -> float:
-    """Measure how many queries a second `callers` threads get answered, each of which asks one after the other.
+    """Measure how many queries a second `callers` threads get answered, if each asks one after the other.
 
     Each begins at another place and goes on from query to query, as a single caller does. Were they to take queries in
     turn, fifty would each read every fiftieth, and wait longer for its strings to come from memory.

@@ -40,8 +40,8 @@ class Numbered(IdlStruct, typename="Numbered"):
 class Topics:
     """A topic for each channel.
 
-    A channel's deadline is DEADLINE and LIFESPAN, its budget LATENCY_BUDGET, and its place TRANSPORT_PRIORITY, of which
-    the first channel has the highest. All samples are kept until they are taken or their lifespan ends.
+    A channel's deadline is DEADLINE and LIFESPAN, its budget LATENCY_BUDGET, and its place TRANSPORT_PRIORITY;
+    the first channel has the highest priority. All samples are kept until they are taken or their lifespan ends.
     """
 
     def __init__(self, channels: Sequence[Channel]) -> None:

@@ -83,7 +83,7 @@ def _run(bench: Bench, spark: SparkSession, folder: Path, sets: int, tasks: int)
 
 @contextmanager
 def _partitions(spark: SparkSession, count: int) -> Iterator[None]:
-    """Have shuffles make this number of partitions, none of which are put together."""
+    """Make shuffles have exactly this number of partitions."""
     settings = {"spark.sql.shuffle.partitions": str(count), "spark.sql.adaptive.coalescePartitions.enabled": "false"}
     before = {name: spark.conf.get(name, None) for name in settings}
     try:

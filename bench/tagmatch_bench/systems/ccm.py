@@ -149,7 +149,7 @@ class MarkingMatcher(DeviceMatcher):
         return places.astype(np.uint32), first + len(some)
 
     def _pinned_marks(self, name: str, marked: Any, count: int) -> U8Array:
-        """Add a copy of marks to the stream; returns where they come to, which ends with some zeros."""
+        """Add a copy of marks to the stream; returns the array that it goes to, with some zeros at its end."""
         marks = self._workspace.pinned(name, np.uint8, -(-count // 8) * 8)
         marks[:] = 0
         self._workspace.stream.download(marks[:count], marked)
@@ -158,7 +158,7 @@ class MarkingMatcher(DeviceMatcher):
 
 @inlined
 def take_marked(way, each, first, count, found, used, ends):
-    """Append what is marked for messages from the first on, `each` marks a message, and count it in `ends`."""
+    """Append the marked filters of messages from the first on, `each` marks a message, and count them in `ends`."""
     for message in range(count):
         for place in way.always:
             way.marks[message * each + place] = 1

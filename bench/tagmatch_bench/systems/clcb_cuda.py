@@ -37,7 +37,7 @@ _Constraints = namedtuple("_Constraints", "starts lengths operators values upper
 _Marks = namedtuple("_Marks", "places marked")
 
 #: Recorded commands of a message with constraints on its attributes, and of one without; those that copy the rest of
-#: many answers; what a message brings, and what comes back
+#: many answers; the input of a message, and its outcome
 _Way = namedtuple("_Way", "given without rest rows values found all_found")
 
 # What the device has of the tables

@@ -74,7 +74,7 @@ class Hybrid(SignatureMatcher):
     and odd buffers). It then looks up the keys of the results of the cycle before that. All of it is compiled code.
 
     Differs: a thread has its own queues, so that no atomic operations are needed, and no timeout: the end of a packet
-    sends what is left in queues, which packets of many queries make rare. Keys are looked up at the end of a packet.
+    sends the rest of the queues, which packets of many queries make rare. Keys are looked up at the end of a packet.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class _Streams:
         self._begin_anew(room)
 
     def _begin_anew(self, room: int) -> None:
-        """Make buffers with room for so many pairs; nothing is on its way."""
+        """Make buffers with room for this number of pairs; no copy is under way."""
         self._workspaces = [Workspace() for _ in range(self._streams)]
         words = _HEAD + _GROUP * -(-room // 4)
         empty = np.zeros(words, np.uint32)

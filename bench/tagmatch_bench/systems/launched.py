@@ -27,12 +27,12 @@ Commands = namedtuple("Commands", "words at of driver stream")
 
 # Neither an address, nor a size or a number of anything here; it fits into every type of number
 _MARK, _MOST = 0x5A17_0000, 16
-# Columns begin at multiples of so many bytes
+# The alignment of columns, in bytes
 _ALIGNED = 64
 
 
 def changing(number: int, kind: Callable[[int], Any] = int) -> Any:
-    """What stands for a number that differs from message to message, in a launch that is recorded."""
+    """A placeholder for a number that differs from message to message, in a launch that is recorded."""
     return kind(_MARK + number)
 
 

@@ -267,7 +267,7 @@ def input_lines(columns, tables):
 
 
 class _Shared(NamedTuple):
-    """The common state of threads that share a message: counters of filters, marks of interfaces, where they meet."""
+    """The common state of threads that share a message: counters of filters, marks of interfaces, and their barrier."""
 
     counts: npt.NDArray[Any]
     marked: U8Array

@@ -85,7 +85,7 @@ def test_what_it_says_and_does(index: Path) -> None:
 def test_the_command_says_so(index: Path) -> None:
     size = f"{index}: snapshot 2, 3 sets; before:"
     assert done("upgrade", index) == f"{size} 5 sets; the conditions of 1 keys are stored in another form\n"
-    assert done("upgrade", index) == f"{size} 3 sets; no conditions are to be changed\n"
+    assert done("upgrade", index) == f"{size} 3 sets; no condition needs a change\n"
 
 
 def test_sets_with_areas_and_times_that_are_not_the_same_stay_apart(tmp_path: Path, monkeypatch: Any) -> None:
