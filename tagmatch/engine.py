@@ -73,6 +73,7 @@ from tagmatch.pipeline.combined import Making
 from tagmatch.pipeline.devices import Part
 from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.one import Alone, alone
+from tagmatch.pipeline.run.callers import Answered
 from tagmatch.pipeline.segment import Matcher, ids_of
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.reasons import Asked, Reasons
@@ -565,6 +566,11 @@ class LocalEngine:
     def awaited(
         self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None = None
     ) -> Awaitable[Any]:
+        if place is NOWHERE and channel is None:  # the shortest way first, as in `match`
+            packed_as = NO_ATTRIBUTES if attributes is None else self._packed(attributes)
+            one = self._reading.one or self._reading.answering.matcher.one_query
+            if one is not None and (found := one.enter(tags, unique, self._counts_at, packed_as)) is not None:
+                return Answered(found)
         matcher, asked, given = self._asking(tags, attributes, place)
         return self._pipeline.awaited(matcher, asked, partial(_message, *given), unique=unique, channel=channel)
 

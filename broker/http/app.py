@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,24 +18,27 @@ from tagmatch.broker.http.bodies import (
     text_of_path,
     with_options,
 )
-from tagmatch.broker.http.call import HttpCall, Receive, Send
+from tagmatch.broker.http.call import HttpCall
 from tagmatch.broker.http.preconditions import Repeats, digest_of, seconds_in
 from tagmatch.broker.http.routes import CONSOLE, EVENTS, ROUTES, Route
-from tagmatch.broker.http.sockets import SocketCall
+from tagmatch.broker.http.sockets import Receive, Send, SocketCall
 from tagmatch.broker.http.streams import Sender, form_of, form_wanted, rows_in
 from tagmatch.broker.wire import MAX_JSON, GoneError, read_json, write_json
 from tagmatch.model.errors import DeadlineMissed, TagMatchError, UnavailableError
 
 if TYPE_CHECKING:
+    from tagmatch.broker.http.connection import Connection
     from tagmatch.broker.service import Service
 
 
 class App:
-    """What the server calls for each request, as ASGI has it."""
+    """What answers each request."""
 
     def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
         self.service, self.loop = service, loop
         self._calls: set[HttpCall] = set()
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
         self._repeats = Repeats()
         server = service.config.server
         self.threads = ThreadPoolExecutor(2 * server.max_calls + 3 * RESERVED, "tagmatch-http-call")
@@ -46,6 +48,8 @@ class App:
         while True:
             await asyncio.sleep(LOOK_S)
             now = time.monotonic()
+            for each in [each for each in self.connections if each.until is not None and each.until < now]:
+                each.transport.abort()
             for call in [each for each in self._calls if each.until is not None]:
                 try:
                     call.check()
@@ -55,75 +59,81 @@ class App:
                     self.service.has_ended(call, error)
                     call.abort()
 
-    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one request; an error is a problem that its status and its kind tell."""
-        call = (HttpCall if scope["type"] == "http" else SocketCall)(self, scope, receive, send)
+    async def answer(self, call: HttpCall) -> None:
+        """Answer a call; an error is a problem that its status and its kind tell."""
         self._calls.add(call)
         try:
-            await self._answer(call)
+            try:
+                answer = await self._answered(call) or Answer(b"")
+            except GoneError:
+                return
+            except Exception as error:
+                answer = problem_of(error)
+            if not call.has_begun:  # the connection is cut if the answer is not whole
+                await call.send(answer)
+        except (GoneError, asyncio.CancelledError):
+            return
         finally:
             self._calls.discard(call)
 
-    async def _answer(self, call: HttpCall) -> None:
-        try:
-            answer = await self._answered(call) or Answer(b"")
-        except (GoneError, asyncio.CancelledError):
-            return
-        except Exception as error:
-            answer = problem_of(error)
-        if call.has_begun:  # uvicorn cuts the connection if the answer is not whole
-            return
-        with contextlib.suppress(asyncio.CancelledError):
-            await call.send(answer)
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """What is called for a WebSocket, as ASGI has it."""
+        await self.answer(SocketCall(self, scope, receive, send))
 
     async def _answered(self, call: HttpCall) -> Answer | None:
         found, route = _looked_up(call)
         name = "unknown" if route is None else route.name
         is_action = route is not None and (route.is_action or route.role is None)
-        with self.service.taken(call, name, is_action=is_action, while_draining=is_action):
+        with self.service.taken(call, name, is_action=is_action, while_draining=is_action) as taken:
             if route is None:
                 raise _unknown(call, found)
             if isinstance(call, SocketCall) and route.answers != EVENTS:
                 raise RefusedError(404, "a WebSocket is for /notifications")
             if route.role is not None:
                 call.check_origin()
-            with self.service.counted(call, route.role, name):
-                if route.role is not None and route.rows is None:
-                    self.service.limits.admit(call.user.name, 1)
-                return await self._performed(call, route)
+            taken.as_(route.role, name)
+            if route.role is not None and route.rows is None:
+                self.service.limits.admit(call.user.name, 1)
+            return await self._performed(call, route)
 
     async def _performed(self, call: HttpCall, route: Route) -> Answer | None:
-        """The answer, in the time that the client gives; of a change with a key, the one that it had before."""
+        """The answer; of a change with a key, the one that it had before."""
         key, body = call.header("idempotency-key") if route.role == "write" else "", b""
         if route.rows is None:
             body = await call.whole(MAX_JSON)
         elif key:  # the request is compared as a whole, and read after that
             body = call.body = await call.whole(self.service.config.server.max_message_bytes)
-        asked = digest_of(call.scope, body) if key else b""
-        if key and (answer := self._repeats.begin(call.user.name, key, asked)) is not None:
+        if not key:
+            return await self._in_time(call, route, body)
+        user, asked = call.user.name, digest_of(call.method.encode(), call.request.target, body)
+        if (answer := self._repeats.begin(user, key, asked)) is not None:
             return answer
-        is_done, seconds = False, None
-        if call.has_timeout:
-            seconds = seconds_in(call.header("request-timeout"))
-            await asyncio.sleep(0)  # from here on it is a task, as a timeout wants it
+        found = None
         try:
-            async with contextlib.nullcontext() if seconds is None else asyncio.timeout(seconds):
-                found = await self._found(call, route, body)
-            if key and found is not None:
-                self._repeats.end(call.user.name, key, asked, found)
-                is_done = True
+            found = await self._in_time(call, route, body)
+        finally:
+            if found is None:
+                self._repeats.forget(user, key)
+            else:
+                self._repeats.end(user, key, asked, found)
+        return found
+
+    async def _in_time(self, call: HttpCall, route: Route, body: bytes) -> Answer | None:
+        """The answer, in the time that the client gives."""
+        if b"request-timeout" not in call.headers:
+            return await self._found(call, route, body)
+        seconds = seconds_in(call.header("request-timeout"))
+        await asyncio.sleep(0)  # from here on it is a task, as a timeout wants it
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._found(call, route, body)
         except TimeoutError:
             call.ended.set()
             late = f"there is no answer within {seconds:g} s; what the call changes may still take effect"
             raise DeadlineMissed(late) from None
-        finally:
-            if key and not is_done:
-                self._repeats.forget(call.user.name, key)
-        return found
 
     async def _found(self, call: HttpCall, route: Route, body: bytes) -> Answer | None:
-        query = call.scope["query_string"]
-        given = query_options(route.perform, query, route.name) if query else {}
+        given = query_options(route.perform, call.query, route.name) if call.query else {}
         if route.rows is not None:
             return await self.loop.run_in_executor(self.threads, self._stream, call, route, given)
         if body and route.has_body:
@@ -170,19 +180,18 @@ class App:
 
 def _looked_up(call: HttpCall) -> tuple[Iterable[str], Route | None]:
     """The methods of a request's path, and the route that it asks for."""
-    scope = call.scope
-    methods = ROUTES.get(scope["path"]) or CONSOLE.get(scope["path"])
+    path = text_of_path(call.path)
+    methods = ROUTES.get(path) or CONSOLE.get(path)
     if methods is None:
-        base, _, last = scope["raw_path"].rpartition(b"/")
+        base, _, last = call.path.rpartition(b"/")
         methods = ROUTES.get(f"{base.decode('latin-1')}/{{key}}", {}) if last else {}
         call.path_key = text_of_path(last) if methods else ""
-    method = "GET" if scope["method"] == "HEAD" else scope["method"]
-    return methods, methods.get(method)
+    return methods, methods.get("GET" if call.method == "HEAD" else call.method)
 
 
 def _unknown(call: HttpCall, methods: Iterable[str]) -> RefusedError:
-    path = str(call.scope["path"])[:60]
+    path = call.path.decode("latin-1")[:60]
     if allowed := ", ".join(methods):
         headers = [(b"allow", allowed.encode())]
-        return RefusedError(405, f"{path} is for {allowed}, not {call.scope['method'][:20]}", headers)
+        return RefusedError(405, f"{path} is for {allowed}, not {call.method[:20]}", headers)
     return RefusedError(404, f"there is no path {path!r}; there is {', '.join(ROUTES)}")

@@ -56,7 +56,7 @@ def problem_of(error: BaseException) -> Answer:
 def text_of_path(raw: bytes) -> str:
     """A part of a path as it was before it was written with `%`."""
     try:
-        return unquote_to_bytes(raw).decode()
+        return (unquote_to_bytes(raw) if b"%" in raw else raw).decode()
     except UnicodeDecodeError:
         raise InvalidValueError("the path is no UTF-8") from None
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tagmatch.broker.access import FIRST_S, UNREAD_S, Call, Outgoing, token_in
 from tagmatch.broker.http.bodies import JSON, PROBLEM, Answer, Headers, RefusedError
@@ -15,26 +17,43 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tagmatch.broker.http.app import App
+    from tagmatch.broker.http.connection import Connection
 
-Receive = Callable[[], Any]
-Send = Callable[[dict[str, Any]], Any]
+
+class Request(NamedTuple):
+    """What a client asks, but for the body."""
+
+    method: str
+    target: bytes  # The path, and perhaps a query
+    headers: Mapping[bytes, bytes]  # By their names in lower case
+    is_new: bool = True  # Whether it is of HTTP/1.1, whose answers may come in parts
+    stays: bool = True  # Whether the connection stays open after the answer
 
 
 class HttpCall(Call):
     """A request of HTTP: its headers and its body, and the answer that goes back."""
 
-    def __init__(self, app: App, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        host, port = scope["client"] or ("", 0)
-        super().__init__(f"{host}:{port}", token_in(self.headers.get(b"authorization", b"").decode("latin-1")))
-        self.app, self.scope, self._receive, self._send = app, scope, receive, send
+    def __init__(self, app: App, connection: Connection, request: Request) -> None:
+        headers, (path, _, self.query) = request.headers, request.target.partition(b"?")
+        given = headers.get(b"authorization")
+        super().__init__(connection.peer, None if given is None else token_in(given.decode("latin-1")))
+        if path[:1] != b"/" and b"://" in path:  # as proxies have it
+            path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
+        self.app, self.connection, self.request = app, connection, request
+        self.path, self.headers = path, headers
+        self.method = request.method
         self.body: bytes | None = None  # The whole body, if it was read before it is taken
         self.path_key = ""  # The part of the path that is `{key}`
         self.until: float | None = None  # When it ends, if the client neither sends nor reads
-        self.has_begun = False  # Whether an answer goes to the client
+        self.has_begun = self.is_whole = False  # Whether an answer goes to the client, and all of it has gone
         self.form: Form = "json"  # Of answers that are rows
         self.answers: Answers | None = None
         self.encoder: Outgoing | None = None  # What makes answers, if none of `form` does
+        self.more_headers: Headers = []  # Of every answer to it
+        # Of the connection
+        self.is_taken = self.has_gone_on = False
+        self.has_more, self._came, self._unread = True, list[bytes](), 0
+        self._awaited: asyncio.Future[None] | None = None
 
     def begin(self, act: Callable[[], None]) -> None:
         """Call `act` in another thread."""
@@ -51,11 +70,6 @@ class HttpCall(Call):
         """A header, empty if it is not there."""
         return self.headers.get(name.encode(), b"").decode("latin-1")
 
-    @property
-    def has_timeout(self) -> bool:
-        """Whether its client gives it a time."""
-        return b"request-timeout" in self.headers
-
     def check_origin(self) -> None:
         """Refuse pages of other sites if the service asks for no token: browsers let them send."""
         if (origin := self.headers.get(b"origin")) is None or self.service.config.users:
@@ -63,19 +77,6 @@ class HttpCall(Call):
         if origin.partition(b"://")[2] != self.headers.get(b"host"):
             site = origin[:60].decode("latin-1")
             raise RefusedError(403, f"a page of {site!r} may not ask a service without tokens; give it [[users]]")
-
-    def watch(self) -> None:
-        """See from now on, when all of the body has come, whether the client goes."""
-
-        async def wait() -> None:
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
-            self.ended.set()
-
-        def begin() -> None:
-            self._watching = self.app.loop.create_task(wait())
-
-        self.app.loop.call_soon_threadsafe(begin)
 
     def result(self, found: Mapping[str, Any]) -> bytes:
         """An object as the only answer."""
@@ -86,13 +87,50 @@ class HttpCall(Call):
         if self.body is not None:
             body, self.body = self.body, None
             return body, False
-        self.until = time.monotonic() + FIRST_S
-        message = await self._receive()
-        self.until = None
-        if message["type"] != "http.request":
-            self.ended.set()
-            raise GoneError
-        return message["body"], message["more_body"]
+        while not self._came and self.has_more:
+            if self.waits_for_go:
+                self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                self.has_gone_on = True
+            self.until = time.monotonic() + FIRST_S
+            self._awaited = self.app.loop.create_future()
+            await self._awaited
+            self.until = None
+            if self.ended.is_set():
+                raise GoneError
+        part = b"".join(self._came)
+        self._came.clear()
+        self._unread = 0
+        self.connection.resume_reading()
+        return part, self.has_more
+
+    @property
+    def waits_for_go(self) -> bool:
+        """Whether the client sends the body when it is asked for it."""
+        has_asked = b"expect" in self.headers and self.headers[b"expect"].lower() == b"100-continue"
+        return has_asked and self.has_more and not self.has_gone_on and self.request.is_new
+
+    def feed(self, data: bytes) -> int:
+        """Take a part of the body, which nobody reads any more after the answer; returns bytes that wait."""
+        if self.is_whole:
+            return 0
+        self._came.append(data)
+        self._unread += len(data)
+        self._wake()
+        return self._unread
+
+    def feed_end(self) -> None:
+        """Take note that all of the body has come."""
+        self.has_more = False
+        self._wake()
+
+    def has_gone(self) -> None:
+        """Take note that the client has gone."""
+        self.ended.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(None)
 
     async def whole(self, most: int) -> bytes:
         """The whole body, which has at most `most` bytes."""
@@ -111,28 +149,62 @@ class HttpCall(Call):
         return b"".join(parts)
 
     async def send_some(self, headers: Headers, data: bytes, *, has_more: bool) -> None:
-        """Send a part of an answer, the first one with its headers."""
-        self.until = time.monotonic() + UNREAD_S
+        """Send a part of an answer, the first one with its headers; GoneError if the client has gone."""
+        request, parts = self.request, list[bytes]()
         if headers:
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": data, "more_body": has_more})
+            parts.append(head_of(200, [*headers, *self.more_headers], None, stays=request.stays, is_new=request.is_new))
+        if not request.is_new:
+            parts.append(data)
+        elif data:
+            parts += b"%x\r\n" % len(data), data, b"\r\n"
+        if not has_more and request.is_new:
+            parts.append(b"0\r\n\r\n")
+        await self._write(b"".join(parts))
+        self.is_whole = not has_more
+
+    def send_and_wait(self, headers: Headers, data: bytes, *, has_more: bool) -> None:
+        """The same, from a thread that may wait; GoneError also if the client does not read."""
+        sent = asyncio.run_coroutine_threadsafe(self.send_some(headers, data, has_more=has_more), self.app.loop)
+        try:
+            sent.result(UNREAD_S)
+        except TimeoutError:
+            sent.cancel()
+            self.ended.set()
+            raise GoneError from None
+
+    async def _write(self, data: bytes) -> None:
+        self.until = time.monotonic() + UNREAD_S
+        await self.connection.wait_for_room()
         self.until = None
+        if self.connection.transport.is_closing():
+            raise GoneError
+        self.connection.transport.write(data)
 
     def abort(self) -> None:
         """End it and its connection, as the client neither sends nor reads, or may no longer do so."""
         self.until = None
-        self.ended.set()
-        self.scope["state"]["transport"].abort()
+        self.has_gone()
+        self.connection.transport.abort()
 
     async def send(self, answer: Answer) -> None:
         """Send a whole answer; a client that does not read it is gone."""
         body = answer.body + b"\n" if answer.kind in (JSON, PROBLEM) else answer.body  # for terminals
-        headers: Headers = [(b"content-type", answer.kind), (b"content-length", b"%d" % len(body)), *answer.headers]
+        headers: Headers = [(b"content-type", answer.kind), *answer.headers, *self.more_headers]
+        head = head_of(answer.status, headers, len(body), stays=self.request.stays and not self.waits_for_go)
         self.has_begun = True
-        body = b"" if self.scope["method"] == "HEAD" or answer.status == 304 else body
-        if self.scope["state"]["whole"](answer.status, headers, body):
-            return
-        self.until = time.monotonic() + UNREAD_S
-        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
-        self.until = None
+        await self._write(head if self.method == "HEAD" or answer.status == 304 else head + body)
+        self.is_whole = True
+
+
+_BEGIN = {each.value: b"HTTP/1.1 %d %b\r\n" % (each.value, each.phrase.encode()) for each in HTTPStatus}
+
+
+def head_of(status: int, headers: Headers, length: int | None, *, stays: bool, is_new: bool = True) -> bytes:
+    """The head of an answer of so many bytes, or, without a length, of parts."""
+    parts = [_BEGIN[status], *(b"%b: %b\r\n" % header for header in headers)]
+    if length is not None:
+        parts.append(b"content-length: %d\r\n" % length if status != 204 else b"")
+    elif is_new:
+        parts.append(b"transfer-encoding: chunked\r\n")
+    parts.append(b"\r\n" if stays else b"connection: close\r\n\r\n")
+    return b"".join(parts)

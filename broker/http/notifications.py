@@ -74,7 +74,7 @@ class EventStream(Notifying):
         after: str | None = None,
         form: str = "json",
     ) -> None:
-        if call.scope["method"] != "GET":
+        if call.method != "GET":
             raise RefusedError(405, "notifications are for GET", [(b"allow", b"GET")])
         check_one_of("form", form, get_args(Form))
         key_type = call.service.key_type
@@ -99,8 +99,6 @@ class EventStream(Notifying):
             self._connection.close()
             raise
         call.form, call.encoder = "events", self
-        if self._socket is None:
-            call.watch()
         self._told_at = time.monotonic()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -274,7 +272,7 @@ def _messages_in(call: HttpCall, found: Any) -> list[MessageRow]:
 
 def _headers_of(call: HttpCall) -> list[tuple[str, str]]:
     """Headers as properties of an event: those with the prefix `ce-`, and the type of the content."""
-    found = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in call.scope["headers"]]
+    found = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in call.headers.items()]
     return [(name, value) for name, value in found if name.startswith("ce-") or name == "content-type"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from tagmatch.broker.http.bodies import Answer, RefusedError
@@ -66,9 +66,8 @@ def seconds_in(header: str) -> float | None:
     return seconds
 
 
-def digest_of(scope: Mapping[str, Any], body: bytes) -> bytes:
+def digest_of(*parts: bytes) -> bytes:
     """What tells requests apart: their method, their URL, and their body."""
-    parts = (scope["method"].encode(), scope["raw_path"], scope["query_string"], body)
     return hashlib.sha256(b"\0".join(parts)).digest()
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tagmatch.broker.access import LOOK_S, UNREAD_S, token_in
+from tagmatch.broker.access import LOOK_S, token_in
 from tagmatch.broker.http.bodies import Answer, Headers
-from tagmatch.broker.http.call import HttpCall, Receive, Send
-from tagmatch.broker.wire import GoneError
+from tagmatch.broker.http.call import HttpCall, Request
 from tagmatch.broker.wire import read_json as read_command
 
 if TYPE_CHECKING:
     from tagmatch.broker.http.app import App
+
+Receive = Callable[[], Any]
+Send = Callable[[dict[str, Any]], Any]
 
 #: The protocol that the server speaks, and what begins one that has a token, as browsers can send no other header
 PROTOCOL, BEARER = "tagmatch", "bearer."
@@ -27,10 +29,12 @@ class SocketCall(HttpCall):
     """A WebSocket: its token is that of the header `authorization`, or a protocol `bearer.TOKEN`."""
 
     def __init__(self, app: App, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        super().__init__(app, {**scope, "method": "GET"}, receive, send)
-        self._has_accepted, self._code = False, 1000
+        target = scope["raw_path"] + b"?" + scope["query_string"]
+        super().__init__(app, scope["state"]["connection"], Request("GET", target, dict(scope["headers"])))
+        self._receive, self._send, self._names = receive, send, scope["subprotocols"]
+        self._has_accepted, self._code, self.has_more = False, 1000, False
         if self.token is None:
-            tokens = [each[len(BEARER) :] for each in scope["subprotocols"] if each.startswith(BEARER)]
+            tokens = [each[len(BEARER) :] for each in self._names if each.startswith(BEARER)]
             self.token = token_in(f"Bearer {tokens[0]}") if tokens else None
 
     async def received(self) -> str | None:
@@ -46,7 +50,7 @@ class SocketCall(HttpCall):
         """Send a text, the first one when the connection is accepted; at the end, close it."""
         if not self._has_accepted:
             self._has_accepted = True
-            protocol = PROTOCOL if PROTOCOL in self.scope["subprotocols"] else None
+            protocol = PROTOCOL if PROTOCOL in self._names else None
             await self._send({"type": "websocket.accept", "subprotocol": protocol})
         if data:
             await self._send({"type": "websocket.send", "text": data.decode()})
@@ -59,13 +63,7 @@ class SocketCall(HttpCall):
 
     def say(self, data: bytes) -> None:
         """Send a text, from a thread that may wait; GoneError if the client does not read."""
-        sent = asyncio.run_coroutine_threadsafe(self.send_some([], data, has_more=True), self.app.loop)
-        try:
-            sent.result(UNREAD_S)
-        except TimeoutError:
-            sent.cancel()
-            self.ended.set()
-            raise GoneError from None
+        self.send_and_wait([], data, has_more=True)
 
     async def send(self, answer: Answer) -> None:
         """Refuse the connection."""

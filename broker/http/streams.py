@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from tagmatch.broker.access import UNREAD_S, Incoming
+from tagmatch.broker.access import Incoming
 from tagmatch.broker.http.bodies import RefusedError, problem_of
 from tagmatch.broker.wire import GoneError
 from tagmatch.files.columns import OtherColumns
@@ -93,8 +93,6 @@ class _Body(io.RawIOBase):
             asked = asyncio.run_coroutine_threadsafe(self._call.some(), self._call.app.loop)
             part, self._has_more = asked.result()
             self._left = memoryview(part)
-            if not self._has_more:
-                self._call.watch()
         found, self._left = self._left[:size], self._left[size:]
         return bytes(found)
 
@@ -394,10 +392,4 @@ class Sender:
         if headers and self._codec is not None:
             headers.append((b"content-encoding", self._codec.encode()))
         self.has_begun = call.has_begun = True
-        sent = asyncio.run_coroutine_threadsafe(call.send_some(headers, data, has_more=has_more), call.app.loop)
-        try:
-            sent.result(UNREAD_S)
-        except TimeoutError:
-            sent.cancel()
-            call.ended.set()
-            raise GoneError from None
+        call.send_and_wait(headers, data, has_more=has_more)

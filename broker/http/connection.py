@@ -1,0 +1,287 @@
+"""A connection: its requests, which are answered one after the other, and the bytes of what goes back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from tagmatch.broker.access import FIRST_S
+from tagmatch.broker.http.bodies import PROBLEM, RefusedError, problem_of
+from tagmatch.broker.http.call import HttpCall, Request, head_of
+from tagmatch.broker.observe import LOG
+from tagmatch.model.errors import TagMatchError
+
+try:
+    from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
+except ImportError:
+    raise TagMatchError("HTTP needs httptools; install it with: pip install 'tagmatch[serve]'") from None
+
+if TYPE_CHECKING:
+    from tagmatch.broker.http.app import App
+
+# Seconds for which a connection may be without requests, and for which a client may send what nobody reads
+_IDLE_S, _LINGER_S = 75.0, 2.0
+# Bytes of a body that is read before its request is looked at, of parts that wait to be read, and of all headers
+_BRIEF, _MOST_UNREAD, _MOST_HEAD = 16_384, 65_536, 65_536
+
+
+class Connection(asyncio.Protocol):
+    """What a client has open; one beyond those that there may be is closed, or one that is silent where more is due."""
+
+    def __init__(self, app: App, open_: set[Connection], most: int, socket: Callable[[], asyncio.Protocol]) -> None:
+        self.app, self._open, self._most, self._socket = app, open_, most, socket
+        self.peer = ""
+        self.until: float | None = None  # When it is cut, unless the client sends what is due
+        self._call: HttpCall | None = None  # The one that is answered
+        self._after: deque[HttpCall] = deque()  # Those that came before its end
+        self._coming: HttpCall | None = None  # The one whose body comes
+        self._url, self._headers, self._head_bytes = b"", dict[bytes, bytes](), 0
+        self._task: asyncio.Task[None] | None = None
+        self._may_write: asyncio.Future[None] | None = None  # Ends when the client has read enough
+        self._is_read = True  # Whether the transport reads
+        self._has_eof, self._refusal = False, b""
+
+    # -- of the transport ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """As of any protocol."""
+        self.transport = transport
+        if len(self._open) >= self._most:
+            transport.abort()
+            return
+        self._open.add(self)
+        self._parser: HttpRequestParser | None = HttpRequestParser(self)
+        host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
+        self.peer = f"{host}:{port}"
+        self.until = time.monotonic() + FIRST_S
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """As of any protocol."""
+        self._open.discard(self)
+        self._parser = self.until = None
+        self.resume_writing()
+        for call in (self._call, self._coming, *self._after):
+            if call is not None:
+                call.has_gone()
+        self._after.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """As of any protocol."""
+        parser = self._parser
+        if parser is None:
+            return
+        if self._coming is None:
+            if self.until is None or self._head_bytes == 0:
+                self.until = time.monotonic() + FIRST_S
+            self._head_bytes += len(data)
+        try:
+            parser.feed_data(data)
+        except HttpParserUpgrade as upgrade:
+            self._upgrade(data[upgrade.args[0] :])
+        except HttpParserCallbackError:
+            LOG.exception("HTTP has failed", extra={"fields": {"peer": self.peer}})
+            self.transport.abort()
+        except HttpParserError:
+            self._refuse(RefusedError(400, "this is no request of HTTP/1.1"))
+        else:
+            if self._coming is None and self._head_bytes > _MOST_HEAD:
+                self._refuse(RefusedError(431, f"the headers must have at most {_MOST_HEAD:,} bytes"))
+
+    def eof_received(self) -> bool:
+        """As of any protocol: a client that has sent all of its request may wait for the answer."""
+        call, self._has_eof = self._call, True
+        if call is None or call.has_more or call.form == "events" or self.transport.get_extra_info("sslcontext"):
+            return False
+        call.request = call.request._replace(stays=False)
+        return True
+
+    def pause_writing(self) -> None:
+        """As of any protocol."""
+        self._may_write = self.app.loop.create_future()
+
+    def resume_writing(self) -> None:
+        """As of any protocol."""
+        may_write, self._may_write = self._may_write, None
+        if may_write is not None and not may_write.done():
+            may_write.set_result(None)
+
+    # -- of the parser -------------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._url, self._headers = b"", {}
+
+    def on_url(self, url: bytes) -> None:
+        """A part of its target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; one that stands twice has both values, as HTTP joins them."""
+        name, headers = name.lower(), self._headers
+        headers[name] = headers[name] + b", " + value if name in headers else value
+
+    def on_headers_complete(self) -> None:
+        """All but the body has come: one that is not brief is looked at by now."""
+        parser, headers = self._parser, self._headers
+        assert parser is not None
+        if parser.should_upgrade():
+            return
+        is_new = parser.get_http_version() == "1.1"
+        method, stays = parser.get_method().decode("latin-1"), is_new and parser.should_keep_alive()
+        request = Request(method, self._url, headers, is_new, stays)
+        call = self._coming = HttpCall(self.app, self, request)
+        length = headers.get(b"content-length", b"0")
+        if b"expect" in headers or b"transfer-encoding" in headers or len(length) > 5 or int(length) > _BRIEF:
+            self._take(call)
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        call = self._coming
+        if call is not None and call.feed(body) > _MOST_UNREAD and self._is_read:
+            self._is_read = False
+            self.transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """All of the body has come."""
+        call, self._coming, self._head_bytes = self._coming, None, 0
+        if call is None:
+            return
+        call.feed_end()
+        if call.is_taken:
+            if call.is_whole:  # it was answered before
+                self._may_be_idle()
+        else:
+            self._take(call)
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def _take(self, call: HttpCall) -> None:
+        call.is_taken, self.until = True, None
+        if self._call is None:
+            self._begin(call)
+        else:
+            self._after.append(call)
+
+    def _begin(self, call: HttpCall) -> None:
+        """Answer in the callback that has read the request, as that can mostly be done at once; else as a task."""
+        self._call = call
+        context, answering = copy_context(), self.app.answer(call)
+        try:
+            awaited = context.run(answering.send, None)
+        except StopIteration:
+            self._end(call)
+            return
+        self._task = self.app.loop.create_task(self._rest(call, answering, awaited), context=context)
+        self.app.tasks.add(self._task)
+        self._task.add_done_callback(self.app.tasks.discard)
+
+    async def _rest(self, call: HttpCall, answering: Coroutine[Any, Any, None], awaited: Any) -> None:
+        try:
+            await _Awaited(answering, awaited)
+        finally:
+            self._end(call)
+
+    def _end(self, call: HttpCall) -> None:
+        """Go on after an answer; one that is not whole ends with the connection."""
+        self._call = None
+        self.resume_reading()
+        if self._refusal and (call.is_whole or not call.has_begun) and not self._after:
+            self._end_refused()
+        elif not call.is_whole or (not call.has_more and not call.request.stays):
+            self.transport.close()
+        elif not call.request.stays or call.waits_for_go:
+            self._linger()
+        elif self._after:
+            self.app.loop.call_soon(self._next)
+        elif self._has_eof:
+            self.transport.close()
+        else:
+            self._may_be_idle()
+
+    def _linger(self) -> None:
+        """Close it soon, not at once: what a client still sends would take the answer from it."""
+        self._parser = None
+        self.until = time.monotonic() + _LINGER_S
+
+    def _next(self) -> None:
+        if self._after and self._call is None:
+            self._begin(self._after.popleft())
+
+    def _may_be_idle(self) -> None:
+        """Wait for the next request, or for the end of a body that nobody reads."""
+        if self._call is None:
+            is_idle = self._coming is None and not self._head_bytes
+            self.until = time.monotonic() + (_IDLE_S if is_idle else FIRST_S)
+
+    def resume_reading(self) -> None:
+        """Read on: a call has taken what came."""
+        if not self._is_read:
+            self._is_read = True
+            self.transport.resume_reading()
+
+    async def wait_for_room(self) -> None:
+        """Wait until the client has read most of what was written."""
+        if self._may_write is not None:
+            await self._may_write
+
+    def _refuse(self, error: RefusedError) -> None:
+        """Say what is wrong with what is no request, after the answers before it, and close."""
+        answer = problem_of(error)
+        head = head_of(answer.status, [(b"content-type", PROBLEM)], len(answer.body), stays=False)
+        self._parser, self._refusal = None, head + answer.body
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            coming.has_gone()
+        if self._call is None:
+            self._end_refused()
+
+    def _end_refused(self) -> None:
+        self.transport.write(self._refusal)
+        self._linger()
+
+    def _upgrade(self, rest: bytes) -> None:
+        """Go on as a WebSocket; a request to go on as something else, such as HTTP/2, is one of HTTP/1.1."""
+        assert self._parser is not None
+        method, headers = self._parser.get_method(), self._headers
+        is_socket = headers.get(b"upgrade", b"").lower() == b"websocket"
+        if method == b"CONNECT" or (is_socket and self._call is not None):
+            self._refuse(RefusedError(405, "this is no proxy, and a WebSocket begins when all answers have come"))
+            return
+        if not is_socket:
+            for name in (b"upgrade", b"connection"):
+                headers.pop(name, None)
+        lines = [b"%b %b HTTP/1.1" % (method, self._url), *(b"%b: %b" % each for each in headers.items())]
+        data = b"\r\n".join([*lines, b"", rest])
+        if not is_socket:
+            self._parser = HttpRequestParser(self)
+            self.data_received(data)
+            return
+        self._open.discard(self)
+        self._parser = self.until = None
+        protocol = self._socket()
+        protocol.connection_made(self.transport)
+        protocol.data_received(data)
+        self.transport.set_protocol(protocol)
+
+
+class _Awaited:
+    """Goes on with a coroutine that awaits something."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], awaited: Any) -> None:
+        self._coroutine, self._awaited = coroutine, awaited
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        step, awaited = self._coroutine.send, self._awaited
+        while True:
+            try:
+                given, step = (yield awaited), self._coroutine.send
+            except BaseException as error:
+                given, step = error, self._coroutine.throw
+            try:
+                awaited = step(given)
+            except StopIteration:
+                return
