@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -275,6 +276,12 @@ _LOOK_S = 1.0
 _REST_S, _REST_RATIO = 1.0, 3
 
 
+class HasOne(Protocol):
+    """Of what answers, what answers single messages; `None` if that is not known."""
+
+    one: Any
+
+
 class Answering(NamedTuple):
     """A snapshot, and what answers from it: a part for each segment, and a matcher for all of them."""
 
@@ -303,13 +310,15 @@ class Changing:
     ) -> None:
         self._location, self._staging, self._keep = location, staging, keep
         self.layout_options, self._options, self._clients = layout_options, options, clients
+        self._told: weakref.WeakSet[HasOne] = weakref.WeakSet()
+        self._telling = threading.Lock()
         self.became = ChangeCounts()  # the results of all changes so far
         # Of the snapshots of the index on disk, those that are contained in the one in memory
         self._known: set[str] = set() if snapshot.name is None else {snapshot.name}
         self._consolidating = threading.Lock()
         # Is held while a snapshot takes the place of another, so that none brings back keys that were dropped before
         self._replacing = threading.Lock()
-        renew_in_forks(self, "_consolidating", "_replacing")
+        renew_in_forks(self, "_consolidating", "_replacing", "_telling")
         self._look_at = time.monotonic() + _FILES_LOOK_S
         self._answer_from(self.prepared(self._without_expired(self._laid_out(snapshot))))
         # When there was last something to merge, when what answers was last the newest, and when it was taken over
@@ -330,6 +339,15 @@ class Changing:
         self._answering = answering
         #: What answers single messages, of tables that are in memory, without files to look at
         self.one = None if answering is None or answering.snapshot.is_mapped else answering.matcher.one_query
+        with self._telling:
+            told = [*self._told]
+        for each in told:
+            each.one = None
+
+    def tell(self, each: HasOne) -> None:
+        """Take `one` from an object whenever something else answers here, as long as the object is there."""
+        with self._telling:
+            self._told.add(each)
 
     @property
     def held(self) -> Answering:

@@ -6,7 +6,6 @@ import functools
 import threading
 import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
@@ -165,11 +164,8 @@ class LocalEngine:
         )
         # What reads: of all keys, or, of an engine that `only` returns, of some
         self._reading: Changing | Restricted = self.changing
-        self._restricted: OrderedDict[str, Self] = OrderedDict()
-        self.expression = ""  # That of `only`
+        self._restrict()
         self._rights: Rights | None = None  # What may be changed; `None`: everything
-        self._restricting = threading.Lock()
-        renew_in_forks(self, "_restricting")
         self._pipeline, self._rankings = Pipeline(options), Rankings()
         self._counts_at = self._pipeline.counts_at
         self._readers: tuple[Snapshot | None, list[Reader]] = (None, [])
@@ -219,28 +215,14 @@ class LocalEngine:
     def snapshot(self) -> Snapshot:
         return self._reading.snapshot
 
-    def only(self, expression: object) -> Self:
-        """What reads keys alone whose data satisfies an expression; errors are those of `DataTest`."""
-        known = self._restricted.get(expression) if isinstance(expression, str) else None
-        if known is not None:
-            if len(self._restricted) > 1:  # a single message takes so long that this counts
-                with self._restricting:
-                    if known.expression in self._restricted:
-                        self._restricted.move_to_end(known.expression)
-            return known
-        test = DataTest(expression, self.schema())
-        own = copy(self)
-        own._reading = Restricted(self._reading, test, self._options, self.clients)
-        own._rankings, own._restricted, own.expression = Rankings(), OrderedDict(), test.text
-        with self._restricting:
-            own = self._restricted.setdefault(test.text, own)
-            while len(self._restricted) > MOST_READY:
-                self._restricted.popitem(last=False)
-        return own
+    def _restrict(self) -> None:
+        """Let `only` know what it answered last; it keeps no engine from its end, nor takes the time of a method."""
+        self.only: Callable[[object], LocalEngine] = functools.lru_cache(MOST_READY)(partial(_only, weakref.ref(self)))
 
-    def limited(self, expression: str) -> Self:
+    def limited(self, expression: str) -> LocalEngine:
         """As `only`; keys that are put must satisfy the expression, and no others change: else an AccessError."""
         own = copy(self.only(expression))
+        own._restrict()
         assert isinstance(own._reading, Restricted)
         own._rights = Rights(self.changing, own._reading)
         return own
@@ -798,6 +780,18 @@ class LocalEngine:
         where = "in memory" if self._location is None else f"at {str(self._location)!r}"
         staged = f", {len(self._staging)} staged changes" if len(self._staging) else ""
         return f"<TagMatch {where}, {len(snapshot)} sets{staged}, layout {self.changing.layout_options.layout}>"
+
+
+def _only(whole: weakref.ref[LocalEngine], expression: object) -> LocalEngine:
+    """What reads keys alone whose data satisfies an expression; errors are those of `DataTest`."""
+    engine = whole()
+    assert engine is not None
+    own = copy(engine)
+    test = DataTest(expression, engine.schema())
+    own._reading = Restricted(engine._reading, test, engine._options, engine.clients)
+    own._rankings = Rankings()
+    own._restrict()
+    return own
 
 
 def _check_size(answers: Lists) -> None:

@@ -5,7 +5,7 @@ Nothing here imports Arrow, NumPy or Numba, so that `import tagmatch` and the he
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, ValuesView
+from collections.abc import Hashable, Mapping, Sequence, ValuesView
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args, overload
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
@@ -766,7 +766,10 @@ class Index(Generic[K]):
         if columns is not None:
             return self._of(only).match_data(tags, attributes, _place(location, within), _names(columns))
         place = NOWHERE if location is None and within is None else Place(location, within)
-        engine = self._engine if only is None else self._engine.only(only)  # here, by one call fewer
+        try:  # as `_of`, by one call fewer
+            engine = self._engine if only is None else self._engine.only(only)
+        except TypeError:
+            engine = self._of(only)
         found: list[K] = engine.match(tags, attributes, place, False)
         return found
 
@@ -792,7 +795,10 @@ class Index(Generic[K]):
         ([7, 7], {7})
         """
         place = NOWHERE if location is None and within is None else Place(location, within)
-        engine = self._engine if only is None else self._engine.only(only)
+        try:  # as `_of`, by one call fewer
+            engine = self._engine if only is None else self._engine.only(only)
+        except TypeError:
+            engine = self._of(only)
         found: set[K] = engine.match(tags, attributes, place, True)
         return found
 
@@ -1318,7 +1324,12 @@ class Index(Generic[K]):
 
     def _of(self, only: str | None) -> _Engine:
         """What reads all keys, or those alone whose data satisfies an expression."""
-        return self._engine if only is None else self._engine.only(only)
+        try:
+            return self._engine if only is None else self._engine.only(only)
+        except TypeError:
+            if isinstance(only, Hashable):
+                raise
+            raise InvalidTypeError(f"only must be a string, not {type(only).__name__} {only!r:.80}") from None
 
     # -- clients -----------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ values, and each test may hold for another one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple, TypeGuard
 
 from tagmatch.model.errors import FilterError
@@ -28,6 +29,8 @@ MAX_CONJUNCTIONS = 1024
 MAX_DEPTH = 100
 # All numbers, and before the least of them
 _ALL_NUMBERS, _LEAST = Interval(Cut("[", NUMBERS[0]), Cut("[", NUMBERS[1])), Cut("[", key_of(-math.inf))
+# Most bits of sets of values that are compared
+_MOST_BITS = 1 << 27
 # Most conjunctions that are made before they become fewer
 _MOST_MADE = 1 << 12
 
@@ -261,13 +264,14 @@ def _conjunction(terms: Terms) -> Terms:
         left.difference_update(given)
         asked = sorted({_less(test, negated) for test in given}, key=_tag_of)
         left.update(asked)
-        # As many as may be told apart in little time
-        for place, test in enumerate(asked if len(asked) <= MAX_CONJUNCTIONS else ()):
-            # The first one stays if two imply each other
-            if any(_implies(other, test) for other in asked[:place]) or any(
-                _implies(other, test) and not _implies(test, other) for other in asked[place:]
-            ):
+        least: list[int] = []
+        sizes = _sets_of(asked)
+        for test in sorted(asked, key=lambda test: sizes[test].bit_count()):
+            own = sizes[test]
+            if any(not other & ~own for other in least):
                 left.discard(test)
+            else:
+                least.append(own)
     return frozenset(left)
 
 
@@ -346,11 +350,18 @@ def _have_implied(groups: dict[tuple[str, Terms], dict[Constraint, Terms]]) -> N
 
 def _without_implied(rows: list[Terms]) -> list[Terms]:
     """The rows that imply no other row."""
-    heads = [frozenset(map(_head, row)) for row in rows]
+    tests: dict[tuple[str, bool], set[Constraint]] = {}
+    for term in chain.from_iterable(rows):
+        if _is_range(term):
+            tests.setdefault((term.attribute, term.negated), set()).add(term)
+    sets = {test: own for (_, negated), some in tests.items() for test, own in _sets_of(some, negated=negated).items()}
+    found: list[tuple[int, set[object], list[tuple[object, int]]]] = []
+    for place, row in enumerate(rows):
+        found.append((place, set(map(_head, row)), [(_head(term), sets[term]) for term in row if _is_range(term)]))
     left = [True] * len(rows)
-    for at, (row, own) in enumerate(zip(rows, heads, strict=True)):
-        for place, (other, head) in enumerate(zip(rows, heads, strict=True)):
-            if head <= own and place != at and left[place] and _all_imply(row, other):
+    for at, heads, own in found:
+        for place, others, asked in found:
+            if place != at and left[place] and others <= heads and _all_imply(own, asked):
                 left[at] = False
                 break
     return [row for row, is_left in zip(rows, left, strict=True) if is_left]
@@ -361,8 +372,31 @@ def _head(term: Term) -> object:
     return (term.attribute, term.negated) if _is_range(term) else term
 
 
-def _all_imply(terms: Terms, others: Terms) -> bool:
-    return all(other in terms or any(_implies(term, other) for term in terms) for other in others)
+def _all_imply(own: Sequence[tuple[object, int]], asked: Sequence[tuple[object, int]]) -> bool:
+    """Whether each set of values that is asked for has one of a row's own in it, of the same head."""
+    for head, wanted in asked:
+        for name, values in own:
+            if not values & ~wanted and name == head:
+                break
+        else:
+            return False
+    return True
+
+
+def _sets_of(tests: Collection[Constraint], *, negated: bool = False) -> dict[Constraint, int]:
+    """For which values tests of one attribute hold: a bit for each range between two cuts of any of them."""
+    edges = sorted({edge for test in tests for interval in test.intervals for edge in _place(interval)})
+    if len(tests) * len(edges) > _MOST_BITS:  # too many to be told apart: each test implies itself alone
+        return {test: 1 << place for place, test in enumerate(tests)}
+    places = {edge: place for place, edge in enumerate(edges)}
+    found = {}
+    for test in tests:
+        bits = bytearray(b"0" * (len(edges) + 1))
+        for start, end in map(_place, test.intervals):
+            bits[places[start] : places[end]] = b"1" * (places[end] - places[start])
+        found[test] = int(bits, 2)
+    everything = (1 << len(edges) + 1) - 1
+    return {test: everything & ~values for test, values in found.items()} if negated else found
 
 
 def _implies(term: Term, other: Term) -> bool:

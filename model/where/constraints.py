@@ -210,7 +210,7 @@ for _own in OPERATORS.values():
         _OF_SIDES.setdefault((_own.is_other, *(side for side, _ in _own.cuts)), []).append(_own)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Constraint:
     r"""A test of one attribute, perhaps negated; equal ones have equal tags.
 
@@ -232,7 +232,7 @@ class Constraint:
     negated: bool = False
     area: Area | None = None
     plane: bool = False  # whether the area is one of the plane
-    tag: str = field(init=False, compare=False)  # its unique text in a stored row
+    tag: str = field(init=False)  # its unique text in a stored row
 
     def __post_init__(self) -> None:
         payload = self.payload
@@ -413,6 +413,12 @@ class Constraint:
         if len(found) < len(tests):
             raise InvalidValueError(f"no constraint has the tag {quoted(self.tag)}")
         return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constraint) and self.tag == other.tag
+
+    def __hash__(self) -> int:
+        return hash(self.tag)
 
     def __str__(self) -> str:
         return self.text
