@@ -158,6 +158,8 @@ class Rankings:
     ) -> tuple[Ranking, Scored | None]:
         """By what the best keys are found; errors are those of names, and of the expression."""
         check_best(schema, order_by, score)
+        if score is None and order_by is None:
+            return self._keys(snapshot), None
         if score is None:
             name, order = _asked_order(schema, order_by)
             return self._once(
@@ -198,11 +200,11 @@ class Rankings:
 
 def check_best(schema: Schema, order_by: object, score: object) -> None:
     """See by what the best keys are asked for; errors are those of names, and of the expression."""
-    if (order_by is None) == (score is None):
+    if order_by is not None and score is not None:
         raise InvalidValueError("the best keys are those by order_by or by score: give one of the two")
-    if score is None:
+    if order_by is not None:
         _asked_order(schema, order_by)
-    else:
+    if score is not None:
         check_columns(score_of(score), schema)
 
 

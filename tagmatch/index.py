@@ -1014,7 +1014,7 @@ class Index(Generic[K]):
     ) -> pa.ListArray:
         """The best keys of each query by a column of data or a score, each once, without making its other keys.
 
-        Give one of `order_by` and `score`.
+        Give one of `order_by` and `score`, or neither: then the least keys are the best.
 
         Parameters
         ----------

@@ -648,7 +648,8 @@ def match(
     ] = False,
     columns: cli.DataColumns = None,
     limit: Annotated[
-        int | None, cli.option("Most keys of each query: its best by --order-by or --score, each once.", min=1)
+        int | None,
+        cli.option("Most keys of each query: its best by --order-by or --score, else the least, each once.", min=1),
     ] = None,
     order_by: Annotated[
         str | None, cli.option('A column of data, and the order: "priority desc".', metavar="COLUMN")
@@ -685,9 +686,12 @@ def match(
     given = [option for option, own in answers.items() if own not in (False, None)]
     if len(given) > 1:
         raise typer.BadParameter(f"is another answer than {given[0]}; give one of the two", param_hint=given[1])
-    if (limit is None) != (order_by is None and score is None) or (limit is not None and given):
-        others = ", ".join(answers)
-        raise typer.BadParameter(f"goes with --order-by or --score, and without {others}", param_hint="--limit")
+    if limit is None and not (order_by is None and score is None):
+        raise typer.BadParameter(
+            "says by what some keys are the best: give --limit, too", param_hint="--order-by or --score"
+        )
+    if limit is not None and given:
+        raise typer.BadParameter(f"is another answer than {given[0]}; give one of the two", param_hint="--limit")
     if limit is not None:
         name, ask = "keys", partial(TagMatch.match_best, limit=limit, order_by=order_by, score=score)
     elif highlights:

@@ -60,6 +60,10 @@ _NAMES: dict[Output, str] = {"rows": "key", "lists": "keys", "counts": "count", 
 #: What Spark has for keys
 KEY_TYPES = {"integer": LongType(), "string": StringType()}
 
+_TEXTS = ArrayType(StringType(), containsNull=False)
+# What a set asks for, all of which holds
+_SET = StructType([StructField("tags", _TEXTS, nullable=False), StructField("tests", _TEXTS, nullable=False)])
+
 _BATCH_KEYS = 1 << 16
 _BATCH_BYTES = 1 << 30
 
@@ -82,6 +86,7 @@ class Answers:
     on: tuple[
         StructField, ...
     ] = ()  # Columns of data, as Spark has them, that have to be equal to those of the queries
+    explain: bool = False  # Whether each key comes with the tags and tests of its set
     skip_invalid: bool = False
     key_type: KeyType = "integer"
     fields: tuple[StructField, ...] = ()  # The columns that are added
@@ -94,19 +99,23 @@ class Answers:
         if isinstance(columns, str):
             raise InvalidTypeError(f"columns must be names of columns of data, such as [{columns!r}], not a str")
         asked = cls(columns=tuple(columns or ()), key_type=key_type_of(manifest), **given)._of_join()
-        best = asked.order_by is not None or asked.score is not None
-        if best != (asked.limit is not None):
-            raise InvalidValueError("the best keys are asked for by limit, with one of order_by and score")
-        if asked.columns and (best or asked.output in ("counts", "exists")):
+        best = asked.limit is not None
+        if not best and not (asked.order_by is None and asked.score is None):
+            raise InvalidValueError("order_by and score say which keys are the best: give limit, too")
+        beside = "explain" if asked.explain else "columns"
+        if (asked.columns or asked.explain) and (best or asked.is_number):
             what = "limit" if best else f"output {asked.output!r}"
-            raise InvalidValueError(f"columns go with all keys of a query, not with {what}; leave one out")
+            raise InvalidValueError(f"{beside} may come with all keys of a query, not with {what}; leave one out")
+        if asked.explain and (asked.columns or on or asked.unique):
+            other = "columns" if asked.columns else "on" if on else "unique"
+            raise InvalidValueError(f"explain does not go with {other}; leave one out")
         if best and asked.output in ("counts", "exists"):
             raise InvalidValueError(f"limit goes with keys, not with output {asked.output!r}; leave one out")
         if on and best:
             raise InvalidValueError("limit does not go with on; leave one out, or say by only which keys are wanted")
         schema: Schema = {}
         if asked.needs_data or on:
-            schema = schema_of_data(index.open_unverified(manifest["snapshot"]))
+            schema = schema_of_data(index.in_place(manifest["snapshot"]).snapshot)  # of a store, the ends of tables
         if asked.only is not None:
             DataTest(asked.only, schema)
         if best:
@@ -126,8 +135,10 @@ class Answers:
             )
         if self.how == "left":
             return self
-        if self.columns or self.limit is not None or self.order_by is not None or self.score is not None:
-            raise InvalidValueError(f"how={self.how!r} gives columns of the queries alone; leave columns and limit out")
+        if self.columns or self.explain or any(each is not None for each in (self.limit, self.order_by, self.score)):
+            raise InvalidValueError(
+                f"how={self.how!r} gives columns of the queries alone; leave columns, explain and limit out"
+            )
         return replace(self, output="exists", unique=False)
 
     @property
@@ -135,12 +146,17 @@ class Answers:
         """The type of all that answers a query."""
         if self.output != "rows":
             return self.fields[0].dataType
-        return ArrayType(StructType([*self.fields]) if self.columns else self.fields[0].dataType, containsNull=False)
+        return ArrayType(StructType([*self.fields]) if self.is_wide else self.fields[0].dataType, containsNull=False)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether something comes with each key."""
+        return self.explain or bool(self.columns)
 
     @property
     def needs_data(self) -> bool:
-        """Whether the data of keys has a part in the answers."""
-        return bool(self.columns or self.on) or self.only is not None or self.limit is not None
+        """Whether the answers have a part of whole sets or of the data of keys, which buckets lack."""
+        return self.is_wide or bool(self.on) or self.only is not None or self.limit is not None
 
     @property
     def is_number(self) -> bool:
@@ -166,9 +182,11 @@ class Answers:
             return (StructField(name, LongType() if self.output == "counts" else BooleanType(), nullable=False),)
         key = StructField("key", KEY_TYPES[self.key_type], nullable=False)
         own = (key, *(StructField(column, _type_of_data(kind)) for column, kind in data.items()))
+        if self.explain:
+            own = (key, StructField("set", _SET, nullable=False))
         if self.output == "rows":
             return own
-        kind = ArrayType(StructType([*own]) if data else key.dataType, containsNull=False)
+        kind = ArrayType(StructType([*own]) if len(own) > 1 else key.dataType, containsNull=False)
         return (StructField(name, kind, nullable=False),)
 
     def check_names(self, names: list[str]) -> None:
@@ -186,6 +204,8 @@ class Answers:
             return index.match_counts(messages, unique=self.unique, only=self.only)
         if self.output == "exists":
             return index.match_exists_many(messages, only=self.only)
+        if self.explain:
+            return _explained(index.match_highlights(messages, only=self.only))
         if self.limit is not None:
             best = {"limit": self.limit, "order_by": self.order_by, "score": self.score}
             return index.match_best(messages, only=self.only, **best)  # type: ignore[arg-type]
@@ -229,6 +249,13 @@ class Answers:
     def _schema(self, queries: pa.RecordBatch) -> pa.Schema:
         added = [pa.field(each.name, arrow_type(each.dataType), nullable=each.nullable) for each in self.fields]
         return pa.schema([*queries.schema, *added])
+
+
+def _explained(found: pa.ListArray) -> pa.ListArray:
+    """Keys with what their sets ask for, in one struct beside each."""
+    keys, *own = found.values.flatten()
+    sets = pa.StructArray.from_arrays(own, _SET.names)
+    return pa.ListArray.from_arrays(found.offsets, pa.StructArray.from_arrays([keys, sets], ["key", "set"]))
 
 
 def _type_of_data(kind: pa.DataType) -> DataType:

@@ -18,6 +18,7 @@ from pyspark.daemon import manager
 
 import tagmatch.spark.join  # noqa: F401
 from tagmatch.embedded import TagMatch
+from tagmatch.model.kernels.interpreted import compiling_at_once
 from tagmatch.model.options import Layout
 
 # Options of the GNU C library's malloc, as in <malloc.h>
@@ -36,9 +37,9 @@ def _keep_memory() -> None:
 
 
 def _load_kernels() -> None:
-    """Build and ask indexes, in one thread, as this process is forked."""
+    """Build and ask indexes, in one thread, as this process is forked; by kernels, though there is little to do."""
     for name in get_args(Layout):
-        with TagMatch(layout=name, threads=1, device="cpu") as tm:
+        with compiling_at_once(), TagMatch(layout=name, threads=1, device="cpu") as tm:
             tm.add_sets([["a", "b"], ["a"]], [1, 2])
             tm.consolidate()
             tm.match_many([["a", "b"]])

@@ -107,6 +107,7 @@ def match_udf(
     limit: int | None = None,
     order_by: str | None = None,
     score: str | None = None,
+    explain: bool = False,
     skip_invalid: bool = False,
     snapshot: SnapshotChoice = None,
 ) -> Any:
@@ -123,7 +124,7 @@ def match_udf(
         Give a key once, not once for each matching set that carries it.
     output : {"lists", "counts", "exists"}
         Keys; or, as `subset_join` has them, how many there are, or whether there are any.
-    only, columns, limit, order_by, score
+    only, columns, limit, order_by, score, explain
         As for `subset_join`: which keys, and which columns come with them.
     skip_invalid : bool
         Tags that have a null give null, too; else they are an error.
@@ -158,6 +159,7 @@ def match_udf(
     if output == "rows":
         raise InvalidValueError("output: a function has one answer for each row, so 'lists'; explode these")
     options = {"only": only, "columns": columns, "limit": limit, "order_by": order_by, "score": score}
+    options["explain"] = explain
     manifest = place.manifest()
     wanted = Answers.of(place, manifest, output=output, unique=unique, **options)
     (answer,) = wanted.fields

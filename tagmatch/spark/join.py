@@ -317,6 +317,7 @@ def subset_join(
     limit: int | None = None,
     order_by: str | None = None,
     score: str | None = None,
+    explain: bool = False,
     skip_invalid: bool | None = None,
     ship_limit: int | None = None,
     folder: str | os.PathLike[str] | None = None,
@@ -343,7 +344,7 @@ def subset_join(
         `ship`: every worker opens the whole index, memory-mapped. `shuffle`: sets and queries meet in buckets, and
         a worker has one at a time, without keys that have expired by this call. `auto`, the default: `ship` for a
         stream, where the files of the index have at most `ship_limit` bytes or attributes are declared, and for
-        `on`, `only`, `columns` and `limit`.
+        `on`, `only`, `columns`, `explain` and `limit`.
     output : {"rows", "lists", "counts", "exists"}
         `rows`: the columns of the queries and `key`, a row for each matching key; queries without a match have none.
         `lists`: the columns of the queries and `keys`, an array, a row for each query. Keys are long, or string where
@@ -371,7 +372,11 @@ def subset_join(
         Columns of data to come with each key: with `rows` as their own columns, null where the key has no value;
         with `lists`, `keys` has structs of `key` and these.
     limit, order_by, score
-        The best keys of each query, as those of `TagMatch.match_best`; with `lists`, the best first.
+        The best keys of each query, as those of `TagMatch.match_best`; with `lists`, the best first. Without `order_by`
+        and `score`, the least ones.
+    explain : bool
+        Give with each key, as `set`, what its set asks for, all of which held: a struct of `tags` and `tests`, arrays
+        of strings, as `TagMatch.match_highlights` has them.
     skip_invalid : bool
         A query whose tags are null, or have a null, has no match, and null in place of `keys`, `count` or `exists`;
         else, the default, it is an error.
@@ -425,6 +430,7 @@ def subset_join(
         place = location_in(queries.sparkSession, index, "index", snapshot)
     manifest = place.manifest()
     options = {"only": only, "columns": columns, "limit": limit, "order_by": order_by, "score": score}
+    options["explain"] = explain
     join: Any = {"how": how, "skip_invalid": skip_invalid, "on": [each.name for each in asked if each.of == ON]}
     answers = Answers.of(place, manifest, output=output, unique=unique, **options, **join)
     answers.check_names(queries.columns)
@@ -442,7 +448,9 @@ def subset_join(
     if is_declared:
         raise InvalidValueError(f"strategy 'shuffle' cannot join {place}, which has declared attributes; use 'ship'")
     if answers.needs_data:
-        raise InvalidValueError("strategy 'shuffle' has no data of keys for on, only, columns and limit; use 'ship'")
+        raise InvalidValueError(
+            "strategy 'shuffle' has no data of keys for on, only, columns, explain and limit; use 'ship'"
+        )
     if queries.isStreaming:
         raise InvalidValueError("strategy 'shuffle' cannot join a stream; use 'ship', or join within foreachBatch")
     return _shuffled(queries, place, asked, answers)

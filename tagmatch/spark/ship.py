@@ -115,7 +115,7 @@ def ship_join(
     if answers.output != "rows":  # spread over one row: of columns that it only computes, Spark may compute some twice
         return queries.select("*", functions.explode(functions.array(found)).alias(name))
     outer = "_outer" if answers.how == "left" else ""
-    if answers.columns:
+    if answers.is_wide:
         return queries.select("*", getattr(functions, f"inline{outer}")(found))
     return queries.select("*", getattr(functions, f"explode{outer}")(found).alias(name))
 

@@ -80,11 +80,13 @@ def test_the_best_are_the_first_of_all(layout, parts, queries, names, over, limi
                     stored[key] = set(tags), data
             index.consolidate()
         for tm in _ways(index, over):
+            every = [[key for key, (tags, _) in stored.items() if tags <= set(query)] for query in queries]
+            least = tm.match_best(queries, limit=limit).to_pylist()
+            assert least == [sorted(keys)[:limit] for keys in every]
             for column in TYPES:
                 values = {key: data[column] for key, (_, data) in stored.items()}
                 for way in ("asc", "desc"):
                     found = tm.match_best(queries, limit=limit, order_by=f"{column} {way}")
-                    every = [[key for key, (tags, _) in stored.items() if tags <= set(query)] for query in queries]
                     expected = [ordered(keys, values, descending=way == "desc")[:limit] for keys in every]
                     assert found.to_pylist() == expected
                     assert found.type == pa.list_(pa.large_string() if names else pa.uint64())
@@ -256,7 +258,10 @@ def test_what_cannot_be_asked(tmp_path):
     queries = write(tmp_path / "q.jsonl", [{"tags": ["a"]}])
     found = done("match", tmp_path / "index", queries, "--limit", "2", "--order-by", "size desc")
     assert from_json_lines(found) == [{"id": 0, "keys": [3, 0]}]
-    assert "goes with --order-by" in tagmatch("match", tmp_path / "index", queries, "--limit", "2", code=2)
+    assert from_json_lines(done("match", tmp_path / "index", queries, "--limit", "2")) == [{"id": 0, "keys": [0, 1]}]
+    assert "give --limit, too" in tagmatch("match", tmp_path / "index", queries, "--order-by", "size", code=2)
+    told = tagmatch("match", tmp_path / "index", queries, "--limit", "2", "--count", code=2)
+    assert "is another answer than --count" in told
 
 
 def test_mistakes_of_scores_and_counts(tmp_path):
@@ -278,7 +283,6 @@ def test_mistakes_of_scores_and_counts(tmp_path):
             ("size / 2", FilterError, 'score: column 6: expected an operator .*, found "/"'),
             ("+" * 10_001, FilterError, "score has 10,001 characters, and may have 10,000"),
             (5, InvalidTypeError, "score must be a str"),
-            (None, InvalidValueError, "by order_by or by score: give one of the two"),
         ):
             with pytest.raises(error, match=message):
                 tm.match_best(messages, limit=1, score=score)

@@ -202,22 +202,19 @@ def test_command(tmp_path: Path, free_jvm: Jvm, keys: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("document", "index"), [("docs/guide/spark.md", "interests-by-spark.index"), ("docs/spark.md", "interests.index")]
-)
-def test_examples_of_documents(tmp_path: Path, free_jvm: Jvm, document: str, index: str) -> None:
+def test_examples_of_the_guide(tmp_path: Path, free_jvm: Jvm) -> None:
     """They run as printed, and give what they say; the tutorial: test_newcomer.py."""
     runner = Path(__file__).parents[1] / "support" / "documents.py"
     # As without settings; commands among the examples have their own JVM
     daemon = {"spark.python.daemon.module": "pyspark.daemon"}
     submit = "".join(f"--conf {name}={value} " for name, value in daemon.items()) + "pyspark-shell"
     environment = free_jvm.environment | {"PYSPARK_SUBMIT_ARGS": submit}
-    command = [sys.executable, str(runner), document, NEEDS_JAVA]
+    command = [sys.executable, str(runner), "docs/spark.md", NEEDS_JAVA]
     with free_jvm.as_started_in(tmp_path, daemon):
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         free_jvm.stop_spark()
     assert done.returncode == 0, done.stderr
-    with TagMatch.open(tmp_path / index) as tm:
+    with TagMatch.open(tmp_path / "interests.index") as tm:
         assert sorted(tm.match(["cat", "fr"])) == [7, 8]
 
 

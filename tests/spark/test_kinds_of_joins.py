@@ -179,3 +179,34 @@ def test_names_plans_and_watermarks(session: SparkSession, tmp_path: Path) -> No
     ).start().awaitTermination()
     with pytest.raises(InvalidValueError, match="a join cannot index a stream of interests"):
         subset_join(queries, stream)
+
+
+def test_explain_and_the_least_keys(spark: Any, tmp_path: Path) -> None:
+    """Which set a key is of, and what of its condition held; a limit without an order."""
+    index = tmp_path / "index"
+    with TagMatch(index) as tm:
+        tm.add_set(["a"], 7, where='price < 10 or city = "x"')
+        tm.add_sets([["b", "a"], []], [3, 9])
+        tm.consolidate()
+    rows = [(0, ["a"], 20.0, "x"), (1, ["a", "b"], 5.0, None), (2, ["c"], None, "x")]
+    frame = spark.createDataFrame(rows, "n int, tags array<string>, price double, city string")
+    every = [[(7, ["a"], ['city = "x"'])], [(3, ["a", "b"], []), (7, ["a"], ["price < 10"])], []]
+    wanted = [sorted([*each, (9, [], [])]) for each in every]
+    given: dict[str, Any] = {"attributes": ["price", "city"], "explain": True}
+    joined = subset_join(frame, index, **given)
+    assert joined.dtypes[4:] == [("key", "bigint"), ("set", "struct<tags:array<string>,tests:array<string>>")]
+    found: list[list[Any]] = [[], [], []]
+    for row in joined.collect():
+        found[row.n].append((row.key, sorted(row.set["tags"]), row.set["tests"]))
+    assert [*map(sorted, found)] == wanted
+    lists = subset_join(frame, index, output="lists", **given)
+    for row in lists.collect():
+        own = [(each["key"], sorted(each["set"]["tags"]), each["set"]["tests"]) for each in row["keys"]]
+        assert sorted(own) == wanted[row.n]
+    assert "set" in str(match_udf(index, explain=True).returnType)
+    least = subset_join(frame, index, attributes=["price", "city"], output="lists", limit=2)
+    assert {row.n: row["keys"] for row in least.collect()} == {0: [7, 9], 1: [3, 7], 2: [9]}
+    with pytest.raises(InvalidValueError, match="how='semi' gives columns of the queries alone"):
+        subset_join(frame, index, how="semi", explain=True)
+    with pytest.raises(InvalidValueError, match="explain and limit; use 'ship'"):
+        subset_join(frame, index, explain=True, strategy="shuffle")
