@@ -8,38 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
-from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
+from lark import Token, Transformer, v_args
 
 from tagmatch.model.arrays import F64Array
 from tagmatch.model.data_types import Schema, family_of, text_of_type
 from tagmatch.model.errors import FilterError, InvalidTypeError
-from tagmatch.model.where.values import quoted
+from tagmatch.model.where.grammar import Language, name_in
 
 _MOST = 10_000
-_GRAMMAR = r"""
-?sum: product
-    | sum (PLUS | MINUS) product -> joined
-?product: factor
-    | product TIMES factor -> joined
-?factor: NUMBER -> number
-    | (NAME | QUOTED_NAME) -> name
-    | MINUS factor -> negate
-    | "(" sum ")"
-    | WORD "(" sum ("," sum)+ ")" -> among
-PLUS: "+"
-MINUS: "-"
-TIMES: "*"
-WORD.1: /(?:min|max)(?=\s*\()/
-NAME: /[A-Za-z_][A-Za-z0-9_.]*/
-QUOTED_NAME: /`(?:[^`]|``)+`/
-NUMBER: /(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?/
-SPACE: /\s+/
-%ignore SPACE
-"""
-_OPERAND = 'a number, a name, "-", min(…), max(…) or "("'
 _OPERATIONS = {"+": np.add, "-": np.subtract, "*": np.multiply, "min": np.minimum, "max": np.maximum}
 
 #: A number, a name, or an operation on the last one or two results
@@ -80,7 +59,7 @@ class _Steps(Transformer[Token, list[_Step]]):
         return [("number", float(token))]
 
     def name(self, token: Token) -> list[_Step]:
-        return [("name", str(token) if token.type == "NAME" else token[1:-1].replace("``", "`"))]
+        return [("name", name_in(token))]
 
     def negate(self, _: Token, of: list[_Step]) -> list[_Step]:
         return [*of, ("negate", "")]
@@ -88,11 +67,11 @@ class _Steps(Transformer[Token, list[_Step]]):
     def joined(self, left: list[_Step], sign: Token, right: list[_Step]) -> list[_Step]:
         return [*left, *right, (str(sign), "")]
 
-    def among(self, word: Token, first: list[_Step], *others: list[_Step]) -> list[_Step]:
+    def of_several(self, word: Token, first: list[_Step], *others: list[_Step]) -> list[_Step]:
         return [*first, *(step for each in others for step in (*each, (str(word), "")))]
 
 
-_PARSER = Lark(_GRAMMAR, start="sum", parser="lalr", transformer=_Steps())
+_LANGUAGE = Language("score", "sum", _Steps())
 
 
 @lru_cache(256)
@@ -102,16 +81,7 @@ def score_of(text: str) -> Score:
         raise InvalidTypeError(f'score must be a str such as "priority * 2 + bid", not {type(text).__name__}')
     if len(text) > _MOST:
         raise FilterError(f"score has {len(text):,} characters, and may have {_MOST:,}: write it with fewer")
-    try:
-        return Score(text, tuple(cast(list[_Step], _PARSER.parse(text))))
-    except UnexpectedToken as error:
-        wants_operand = "NUMBER" in error.expected
-        column = len(text) + 1 if error.token.type == "$END" else error.column
-        found = "the end" if error.token.type == "$END" else quoted(str(error.token)[:40])
-    except UnexpectedCharacters as error:
-        wants_operand, column, found = "NUMBER" in error.allowed, error.column, quoted(error.char)
-    expected = _OPERAND if wants_operand else "an operator (+, - or *) or the end of the expression"
-    raise FilterError(f"score: column {column}: expected {expected}, found {found}")
+    return Score(text, tuple(_LANGUAGE.read(text)))
 
 
 def check_columns(score: Score, schema: Schema) -> None:

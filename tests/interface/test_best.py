@@ -280,7 +280,13 @@ def test_mistakes_of_scores_and_counts(tmp_path):
             ("size + city", InvalidTypeError, "score: attribute 'city' of messages is of string"),
             ("size +", FilterError, "score: column 7: expected a number, a name, .*, found the end"),
             ("size bid", FilterError, 'score: column 6: expected an operator .*, found "bid"'),
-            ("size / 2", FilterError, 'score: column 6: expected an operator .*, found "/"'),
+            ("size / 2", FilterError, 'score: column 6: expected an operator .*, found "/"; there is no division'),
+            (
+                "size +\n é",
+                FilterError,
+                "score: line 2, column 2: .*; put a name that is no plain word in backquotes",
+            ),
+            ("size + `bid", FilterError, "score: column 8: expected a ` that closes this name, found the end"),
             ("+" * 10_001, FilterError, "score has 10,001 characters, and may have 10,000"),
             (5, InvalidTypeError, "score must be a str"),
         ):
