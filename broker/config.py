@@ -28,6 +28,7 @@ WhenBusy = Literal["wait", "drop"]
 #: Where a message says what it is: in its properties alone, or also in its payload, a JSON object
 Form = Literal["properties", "json", "cloudevents"]
 
+_ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 _SHA256 = re.compile("[0-9a-f]{64}")
 #: Most notifications and bytes that an option can ask for
 _MAX_COUNT, _MAX_BYTES = 2**31, 2**40
@@ -114,6 +115,14 @@ def _check_name(name: str, text: object) -> None:
 def _check_group(name: str, text: object) -> None:
     if not isinstance(text, str) or any(each.isspace() or not each.isprintable() for each in text):
         raise InvalidValueError(f"{name} must be a name without spaces, not {text!r}")
+
+
+def _check_origins(name: str, origins: list[Any]) -> None:
+    for each in origins:
+        if not isinstance(each, str) or not _ORIGIN.fullmatch(each):
+            raise InvalidValueError(
+                f"{name} must be sites as browsers name them, such as 'https://shop.example', not {each!r}"
+            )
 
 
 def read_file(name: str, path: str) -> bytes:
@@ -247,6 +256,8 @@ class HttpOptions(Section):
 
     enabled: bool = True
     port: int | None = _integer(None, 0, 65_535)  # `None`: the one after [server] port, any if that is 0
+    # Sites whose pages may ask, such as `https://shop.example`: what browsers send as `Origin`
+    origins: list[str] | None = _checked(None, _check_origins)
 
 
 @dataclass(frozen=True, slots=True)

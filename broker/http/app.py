@@ -21,6 +21,7 @@ from tagmatch.broker.http.bodies import (
 from tagmatch.broker.http.call import HttpCall
 from tagmatch.broker.http.preconditions import Repeats, digest_of, seconds_in
 from tagmatch.broker.http.routes import CONSOLE, EVENTS, ROUTES, Route
+from tagmatch.broker.http.sites import Sites
 from tagmatch.broker.http.sockets import Receive, Send, SocketCall
 from tagmatch.broker.http.streams import Sender, form_of, form_wanted, rows_in
 from tagmatch.broker.wire import MAX_JSON, GoneError, read_json, write_json
@@ -39,7 +40,7 @@ class App:
         self._calls: set[HttpCall] = set()
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self._repeats = Repeats()
+        self._repeats, self._sites = Repeats(), Sites(service.config)
         server = service.config.server
         self.threads = ThreadPoolExecutor(2 * server.max_calls + 3 * RESERVED, "tagmatch-http-call")
 
@@ -64,6 +65,7 @@ class App:
         self._calls.add(call)
         try:
             try:
+                self._sites.tell(call)
                 answer = await self._answered(call) or Answer(b"")
             except GoneError:
                 return
@@ -86,11 +88,13 @@ class App:
         is_action = route is not None and (route.is_action or route.role is None)
         with self.service.taken(call, name, is_action=is_action, while_draining=is_action) as taken:
             if route is None:
+                if call.method == "OPTIONS" and found:
+                    return self._sites.permission(call, [*found])
                 raise _unknown(call, found)
             if isinstance(call, SocketCall) and route.answers != EVENTS:
                 raise RefusedError(404, "a WebSocket is for /notifications")
             if route.role is not None:
-                call.check_origin()
+                self._sites.check(call)
             taken.as_(route.role, name)
             if route.role is not None and route.rows is None:
                 self.service.limits.admit(call.user.name, 1)
@@ -148,8 +152,8 @@ class App:
 
     def _stream(self, call: HttpCall, route: Route, given: dict[str, Any]) -> Answer | None:
         """Answer rows of the body, as they come, in a thread that may wait."""
-        if route.rows == "subscriptions":
-            rows = rows_in(call, are_messages=False, match_all=given.get("match_all") is True)
+        if route.rows is not None and route.rows != "own" and route.rows != "messages":
+            rows = rows_in(call, route.rows, match_all=given.get("match_all") is True)
             return Answer(b"".join(route.perform(call, rows, **given)))
         if route.rows == "own":
             parts = route.perform(call, **given)
@@ -157,7 +161,7 @@ class App:
                 return parts
         else:
             call.form = form_wanted(call.header("accept"), form_of(call.header("content-type")))
-            parts = route.perform(call, rows_in(call, are_messages=True), **given)
+            parts = route.perform(call, rows_in(call), **given)
         sender = Sender(call, call.form)
         try:
             for part in parts:

@@ -70,14 +70,6 @@ class HttpCall(Call):
         """A header, empty if it is not there."""
         return self.headers.get(name.encode(), b"").decode("latin-1")
 
-    def check_origin(self) -> None:
-        """Refuse pages of other sites if the service asks for no token: browsers let them send."""
-        if (origin := self.headers.get(b"origin")) is None or self.service.config.users:
-            return
-        if origin.partition(b"://")[2] != self.headers.get(b"host"):
-            site = origin[:60].decode("latin-1")
-            raise RefusedError(403, f"a page of {site!r} may not ask a service without tokens; give it [[users]]")
-
     def result(self, found: Mapping[str, Any]) -> bytes:
         """An object as the only answer."""
         return write_json(found)

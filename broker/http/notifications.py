@@ -227,7 +227,7 @@ def publish(call: HttpCall, *, channel: str | None = None) -> Answer:
     kind = call.header("content-type").partition(";")[0].strip().lower()
     if kind == "application/vnd.apache.arrow.stream":
         _, put = PUTS["publish"]
-        return Answer(b"".join(put(call, rows_in(call, are_messages=True), channel=channel)))
+        return Answer(b"".join(put(call, rows_in(call), channel=channel)))
     body = whole_of(reader_of(call), call.service.config.server.max_message_bytes)
     call.memory.take(len(body), waits=False)
     return Answer(write_json(_published(call, _rows_of(call, kind, body), channel)))

@@ -82,6 +82,15 @@ _SCHEMAS: Object = {
             "alternatives": {"type": "array", "items": {"$ref": "#/components/schemas/Alternative"}},
         },
     },
+    "Key": {"type": "object", "required": ["key"], "properties": {"key": {"type": ["integer", "string"]}}},
+    "Move": {
+        "type": "object",
+        "required": ["client", "lon", "lat"],
+        "properties": {
+            "client": {"type": ["integer", "string"]},
+            **{name: {"type": "number"} for name in ("lon", "lat")},
+        },
+    },
     "Message": {
         "type": "object",
         "properties": {
@@ -89,6 +98,16 @@ _SCHEMAS: Object = {
             "id": {"type": ["integer", "string"], "description": "Comes back with the answer."},
         },
     },
+}
+
+
+#: What one row is
+_ROWS = {
+    "messages": "Message",
+    "subscriptions": "Subscription",
+    "sets": "Subscription",
+    "keys": "Key",
+    "moves": "Move",
 }
 
 
@@ -132,7 +151,13 @@ def _operation(path: str, route: Any) -> Object:
             content |= {kind: {"schema": {"type": ["object", "array"]}} for kind in (STRUCTURED, BATCH)}
             found["requestBody"] = {"required": True, "content": content}
     elif route.rows is not None:
-        one = "Message" if route.rows == "messages" else "Subscription"
+        one = {
+            "messages": "Message",
+            "subscriptions": "Subscription",
+            "sets": "Subscription",
+            "keys": "Key",
+            "moves": "Move",
+        }[route.rows]
         rows = {"type": "array", "items": {"$ref": f"#/components/schemas/{one}"}}
         schemas: dict[Form, Object] = {
             "json": rows,

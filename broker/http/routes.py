@@ -19,10 +19,11 @@ from tagmatch.broker.http.console import PAGES
 from tagmatch.broker.http.notifications import EventStream, acknowledge, end_session, publish
 from tagmatch.broker.http.openapi import document
 from tagmatch.broker.http.preconditions import condition_of, is_known, tag_of
-from tagmatch.broker.http.streams import ROW_FIELDS
-from tagmatch.broker.wire import area_of, record_to_json, write_json
+from tagmatch.broker.http.streams import ROW_FIELDS, Rows, message_rows
+from tagmatch.broker.wire import area_of, batch_of, record_to_json, write_json
 from tagmatch.files.rows import read_sets
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NotStoredError
+from tagmatch.model.input.messages import Queries
 from tagmatch.model.input.places import area_from
 from tagmatch.model.options import Wanted
 from tagmatch.model.where.areas import NOWHERE, Place
@@ -47,7 +48,7 @@ class Route(NamedTuple):
     is_direct: bool = False  # Whether `perform` is a coroutine, which takes no time of the loop to speak of
     takes_any: bool = False  # Whether `perform` checks its options itself
     # What rows of the body are: `perform(call, incoming, **options)` gives the answers as they come
-    rows: Literal["messages", "subscriptions", "own"] | None = None  # `own`: `perform(call, **options)` reads itself
+    rows: Rows | Literal["own"] | None = None  # `own`: `perform(call, **options)` reads itself
     answers: tuple[str, ...] = ()  # Types of content of its answers, if they are no JSON
 
 
@@ -69,16 +70,29 @@ async def _match(
     channel: str | None = None,
     unique: bool = False,
     columns: list[Any] | None = None,
+    limit: int | None = None,
+    order_by: str | None = None,
+    score: str | None = None,
 ) -> Answer:
-    """The keys of a message, or objects with `key` and columns of data."""
+    """The keys of a message, the best ones, or objects with `key` and columns of data."""
     began, metrics = time.perf_counter(), call.service.metrics
     metrics.messages.inc()
     area, index, where = _within(within), call.index, cast("Location | None", location)
-    if columns is not None:
+    found: Any
+    if limit is not None or order_by is not None or score is not None:
+        _check_best(unique=unique, columns=columns)
+        if area is not None:
+            raise InvalidValueError("limit, order_by and score go without within")
+        message = {"tags": tags or [], "attributes": attributes, "location": location}
+        given = {name: value for name, value in message.items() if value is not None}
+        ranked: dict[str, Any] = {"limit": limit or 0, "order_by": order_by, "score": score}
+        best = partial(_best, call, given, **ranked, channel=channel, only=only)
+        found = await call.app.loop.run_in_executor(call.app.threads, best)
+    elif columns is not None:
         if unique or channel is not None:
             raise InvalidValueError("columns go without unique and channel")
         ask = partial(index.match, tags or [], attributes, location=where, within=area, columns=columns, only=only)
-        found: Any = await call.app.loop.run_in_executor(call.app.threads, ask)
+        found = await call.app.loop.run_in_executor(call.app.threads, ask)
     else:
         place = NOWHERE if where is None and area is None else Place(where, area)
         asked = index._of(only).awaited(tags or [], attributes, place, unique=unique, channel=channel)
@@ -91,35 +105,31 @@ async def _match(
     return Answer(write_json({"keys": found}))
 
 
-def _count(
+def _best(call: HttpCall, message: Body, **asked: Any) -> Any:
+    """The best keys of a message, which is read as one of many is."""
+    parts = [json.dumps([message]).encode()]
+    (batch,) = message_rows(parts, plane=call.service.plane)
+    (found,) = call.index.match_best(Queries([batch_of(batch, plane=call.service.plane).rows]), **asked).to_pylist()
+    return found
+
+
+def _number(
     call: HttpCall,
     *,
+    ask: str,
     tags: list[Any] | None = None,
     attributes: dict[str, Any] | None = None,
     location: list[Any] | None = None,
     within: dict[str, Any] | str | None = None,
     only: str | None = None,
-    unique: bool = False,
+    unique: bool | None = None,
 ) -> Body:
-    place: Any = location
-    found = call.index.match_count(
-        tags or [], attributes, location=place, within=_within(within), only=only, unique=unique
-    )
-    return {"count": found}
+    """How many keys a message has, or whether it has some."""
+    method, more = getattr(call.index, f"match_{ask}"), {} if unique is None else {"unique": unique}
+    return {ask: method(tags or [], attributes, location=location, within=_within(within), only=only, **more)}
 
 
-def _exists(
-    call: HttpCall,
-    *,
-    tags: list[Any] | None = None,
-    attributes: dict[str, Any] | None = None,
-    location: list[Any] | None = None,
-    within: dict[str, Any] | str | None = None,
-    only: str | None = None,
-) -> Body:
-    return {
-        "exists": call.index.match_exists(tags or [], attributes, location=location, within=_within(within), only=only)
-    }
+_count, _exists = partial(_number, ask="count"), partial(_number, ask="exists", unique=None)
 
 
 def _match_many(
@@ -138,9 +148,13 @@ def _match_many(
     more: dict[str, Any] = {"channel": channel, "only": only, "coalesce": True}
     if limit is None and order_by is None and score is None:
         return iter(Matching(call, incoming, Wanted.keys, unique=unique, columns=columns, **more))
+    _check_best(unique=unique, columns=columns)
+    return iter(MatchingBest(call, incoming, limit=limit or 0, order_by=order_by, score=score, **more))
+
+
+def _check_best(*, unique: bool, columns: list[Any] | None) -> None:
     if unique or columns is not None:
         raise InvalidValueError("limit, order_by and score go without unique and columns")
-    return iter(MatchingBest(call, incoming, limit=limit or 0, order_by=order_by, score=score, **more))
 
 
 # -- subscriptions -----------------------------------------------------------------------------------------------------
@@ -194,6 +208,30 @@ def _rows_of(given: dict[str, Any]) -> list[dict[str, Any]]:
 def _put_many(call: HttpCall, incoming: Incoming, *, commit: bool = True, match_all: bool = False) -> Iterator[bytes]:
     _, put = PUTS["put"]
     return iter(put(call, incoming, commit=commit, match_all=match_all))
+
+
+def _remove_many(
+    call: HttpCall,
+    incoming: Incoming,
+    *,
+    commit: bool = True,
+    match_all: bool = False,
+    missing: str = "ignore",
+) -> Iterator[bytes]:
+    _, remove = PUTS["remove"]
+    return iter(remove(call, incoming, commit=commit, match_all=match_all, missing=missing))
+
+
+def _delete_many(
+    call: HttpCall, incoming: Incoming, *, commit: bool = True, missing: str = "ignore"
+) -> Iterator[bytes]:
+    _, delete = PUTS["delete"]
+    return iter(delete(call, incoming, commit=commit, missing=missing))
+
+
+def _move_many(call: HttpCall, incoming: Incoming) -> Iterator[bytes]:
+    _, move = PUTS["move"]
+    return iter(move(call, incoming))
 
 
 # Records of a page, and seconds for which records are looked at for one
@@ -285,8 +323,20 @@ EVENTS = ("text/event-stream",)
 #: By path and method
 ROUTES: dict[str, dict[str, Route]] = {
     "/match": {"POST": Route("match", "read", "The keys of a message.", _match, has_body=True, is_direct=True)},
-    "/count": {"POST": Route("match_counts", "read", "How many keys a message has.", _count, has_body=True)},
-    "/exists": {"POST": Route("match_exists", "read", "Whether a message has keys.", _exists, has_body=True)},
+    "/count": {
+        "POST": Route(
+            "match_counts", "read", "How many keys a message has.", partial(_number, ask="count"), has_body=True
+        )
+    },
+    "/exists": {
+        "POST": Route(
+            "match_exists",
+            "read",
+            "Whether a message has keys.",
+            partial(_number, ask="exists", unique=None),
+            has_body=True,
+        )
+    },
     "/match_many": {"POST": Route("match", "read", "The keys of each of many messages.", _match_many, rows="messages")},
     "/explain": {"POST": _action("explain", has_body=True)},
     "/subscriptions": {
@@ -298,6 +348,9 @@ ROUTES: dict[str, dict[str, Route]] = {
         "PUT": Route("put", "write", "Store a subscription.", _put, has_body=True, takes_any=True),
         "DELETE": Route("delete", "write", "Remove the subscription of a key.", _delete),
     },
+    "/delete": {"POST": Route("delete", "write", "Remove the subscriptions of keys.", _delete_many, rows="keys")},
+    "/remove": {"POST": Route("remove", "write", "Remove sets from keys, as rows say.", _remove_many, rows="sets")},
+    "/move": {"POST": Route("move", "write", "Say where clients are.", _move_many, rows="moves")},
     "/notifications": {
         "GET": Route(
             "notify",

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tagmatch.broker.access import Incoming
 from tagmatch.broker.http.bodies import RefusedError, problem_of
+from tagmatch.broker.outbox import KEY_TYPES
 from tagmatch.broker.wire import GoneError
 from tagmatch.files.columns import OtherColumns
 from tagmatch.files.formats import Read
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from tagmatch.broker.http.call import HttpCall
 
 Form = Literal["json", "lines", "arrow", "events"]
+#: What rows of a body are; sets are subscriptions without data
+Rows = Literal["messages", "subscriptions", "sets", "keys", "moves"]
 KINDS: dict[str, Form] = {
     "application/json": "json",
     "application/x-ndjson": "lines",
@@ -248,6 +251,12 @@ class _ArrowRows:
         return b"".join(parts)
 
 
+def message_rows(parts: list[bytes], *, plane: bool) -> Iterator[pa.RecordBatch]:
+    """Messages of a list in JSON, whose parts these are."""
+    lines = [_lines_of_list(b"".join(parts))]
+    return iter(_Rows(read_queries(lambda _: lines.pop() if lines else b"", plane=plane), len(lines[0])))
+
+
 def _known(batches: Iterator[pa.RecordBatch], others: OtherColumns, known: list[str]) -> Iterator[pa.RecordBatch]:
     """The same batches, if they have no field that has no meaning."""
     for batch in batches:
@@ -256,19 +265,65 @@ def _known(batches: Iterator[pa.RecordBatch], others: OtherColumns, known: list[
         yield batch
 
 
-def rows_in(call: HttpCall, *, are_messages: bool, match_all: bool = False) -> Incoming:
-    """The rows of a body: messages, or subscriptions."""
+def _changes_in(data: bytes, form: Form, kinds: dict[str, pa.DataType]) -> pa.RecordBatch:
+    """Rows of JSON with these fields, each of which has a value."""
+    if form == "json":
+        rows = read_json(data, "the body")
+    else:
+        rows = [read_json(line, f"line {number}") for number, line in enumerate(data.splitlines(), 1) if line.strip()]
+    if not isinstance(rows, list):
+        raise InvalidTypeError(f"the body must be a list of JSON objects, not {type(rows).__name__}")
+    wanted = " and ".join(kinds)
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict) or row.keys() != kinds.keys():
+            raise InvalidValueError(f"row {number} must be an object with {wanted}, and nothing else")
+    return pa.record_batch({name: _column_in(rows, name, kind) for name, kind in kinds.items()})
+
+
+def _column_in(rows: list[dict[str, Any]], name: str, kind: pa.DataType) -> pa.Array:
+    try:
+        found = pa.array([row[name] for row in rows], kind)
+        if found.null_count == 0 and bool not in {type(row[name]) for row in rows}:
+            return found
+    except (pa.ArrowException, OverflowError):
+        pass
+    for number, row in enumerate(rows):
+        try:
+            is_right = not isinstance(row[name], bool) and pa.scalar(row[name], kind).is_valid
+        except (pa.ArrowException, OverflowError):
+            is_right = False
+        if not is_right:
+            raise InvalidTypeError(f"{name} of row {number} must be of the type {kind}, not {str(row[name])[:60]!r}")
+    raise AssertionError
+
+
+class _Whole:
+    """One batch, which is all that comes."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch, self.schema = batch, batch.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter((self._batch,))
+
+
+def rows_in(call: HttpCall, what: Rows = "messages", *, match_all: bool = False) -> Incoming:
+    """The rows of a body."""
     server, read, form = call.service.config.server, reader_of(call), form_of(call.header("content-type"))
     if form == "arrow":
         return _ArrowRows(read, call)
+    if what in ("keys", "moves"):
+        key = KEY_TYPES[call.service.key_type]
+        kinds = {"key": key} if what == "keys" else {"client": key, "lon": pa.float64(), "lat": pa.float64()}
+        return _Whole(_changes_in(whole_of(read, server.max_message_bytes), form, kinds))
     if form == "json":
         parts = [_lines_of_list(whole_of(read, server.max_message_bytes))]
         read = lambda _: parts.pop() if parts else b""  # noqa: E731
     lines, plane = _bounded_lines(read, server.max_message_bytes), call.service.plane
-    if are_messages:
+    if what == "messages":
         batches = read_queries(lines, plane=plane)
     else:
-        data = call.index._engine.schema()
+        data = call.index._engine.schema() if what == "subscriptions" else {}
         known = [*ROW_FIELDS, *data]
         others = OtherColumns(known)
         options: dict[str, Any] = {"plane": plane, "data": data, "match_all": match_all, "others": others}

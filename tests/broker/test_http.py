@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 import pyarrow as pa
 import pytest
@@ -87,6 +88,70 @@ def test_a_subscription_is_put_matched_shown_and_deleted(both):
     assert client.ask("DELETE", "/subscriptions/7")[2]["changes"]["removed"] == 1
     assert client.ask("DELETE", "/subscriptions/7")[0] == client.ask("GET", "/subscriptions/7")[0] == 404
     assert client.ask("POST", "/match", message)[2] == {"keys": []}
+
+
+def test_the_best_keys_of_a_message(both):
+    service, client = both
+    for key, size in ((21, 1), (22, 3), (23, 2)):
+        assert client.ask("PUT", f"/subscriptions/{key}", {"tags": ["best"], "data": {"size": size}})[0] == 200
+    for message in ({"tags": ["best"]}, {"tags": ["best", "x"], "attributes": {"a": 2}, "location": [1, 2]}):
+        for more in (
+            {"limit": 2, "order_by": "size desc"},
+            {"limit": 3, "order_by": "size"},
+            {"limit": 2, "score": "size * -1"},
+            {"limit": 3, "score": "size", "only": "size < 3"},
+        ):
+            status, _, found = client.ask("POST", "/match", {**message, **more})
+            assert (status, found) == (200, client.ask("POST", "/match_many?" + urlencode(more), [message])[2][0])
+    assert found == {"keys": [23, 21]}
+    for more, what in (
+        ({"limit": 2}, "order_by"), ({"order_by": "size"}, "limit"), ({"limit": 0, "order_by": "size"}, "limit"),
+        ({"limit": 1, "order_by": "siz"}, "siz"), ({"limit": 1, "score": "size +"}, "score"),
+        ({"limit": 1, "order_by": "size", "unique": True}, "without unique"),
+        ({"limit": 1, "order_by": "size", "within": "circle(1, 2, 3)"}, "without within"),
+        ({"limit": 1.5, "order_by": "size"}, "limit"),
+    ):  # fmt: skip
+        status, _, problem = client.ask("POST", "/match", {"tags": ["best"], **more})
+        assert status == 400
+        assert what in problem["detail"]
+    assert client.ask("POST", "/delete", [{"key": key} for key in (21, 22, 23)])[2]["changes"]["removed"] == 3
+    assert service.index.match(["best"]) == []
+
+
+def test_many_are_deleted_removed_and_moved(both):
+    service, client = both
+    rows = [{"key": key, "tags": tags} for key, tags in ((31, ["p"]), (32, ["p", "q"]), (33, ["q"]))]
+    client.ask("POST", "/subscriptions", [*rows, {"key": 34, "area": "near(1000)", "tags": ["p"]}])
+    before = len(service.index)
+    found = client.ask("POST", "/remove", rows[:1])[2]
+    assert (found["rows"], found["changes"]["removed"]) == (1, 1)
+    keys = pa.table({"key": pa.array([32], pa.uint64())})
+    for body, kind in ((b'{"key": 33}\n\n{"key": 99}\n', NDJSON), (stream(keys, 1), ARROW)):
+        assert client.ask("POST", "/delete", body, Content_Type=kind)[2]["changes"]["removed"] == 1
+    assert len(service.index) == before - 3
+    assert client.ask("POST", "/delete?missing=error", [{"key": 33}])[0] == 404
+    assert client.ask("POST", "/delete?commit=false", [])[2]["committed"] is False
+    moved = client.ask("POST", "/move", [{"client": 34, "lon": 9.2, "lat": 45}])
+    assert (moved[0], moved[2]["rows"]) == (200, 1)
+    assert client.ask("POST", "/match", {"tags": ["p"], "location": [9.2, 45.001]})[2] == {"keys": [34]}
+    for path, rows, detail in (
+        ("/delete", [1], "row 0 must be an object with key"),
+        ("/delete", [{"key": 1, "tags": []}], "row 0 must be an object with key"),
+        ("/delete", [{"key": 1}, {"key": "x"}], "key of row 1 must be of the type uint64, not 'x'"),
+        ("/delete", [{"key": 2**64}], "key of row 0"),
+        ("/delete", [{"key": -1}], "key of row 0"),
+        ("/delete", [{"key": True}], "key of row 0"),
+        ("/delete", [{"key": None}], "key of row 0"),
+        ("/delete", {"key": 1}, "must be a list"),
+        ("/delete?missing=x", [], "missing"),
+        ("/move", [{"client": 1, "lon": 9}], "client and lon and lat"),
+        ("/move", [{"client": 1, "lon": "9", "lat": 1}], "lon of row 0 must be of the type double"),
+        ("/move", [{"client": 1, "lon": 999, "lat": 1}], "lon"),
+        ("/remove", [{"key": 1, "tagz": []}], "tagz"),
+    ):
+        status, _, problem = client.ask("POST", path, rows)
+        assert status == 400, problem
+        assert detail in problem["detail"]
 
 
 def test_places(both):
@@ -257,7 +322,7 @@ def test_ids_come_back(many):
 def test_answers_come_while_messages_are_still_sent(many):
     service, _ = many
     with socket.create_connection(("127.0.0.1", service.http.port)) as raw, raw.makefile("rb") as answers:
-        raw.sendall(b"POST /match_many HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n")
+        raw.sendall(b"POST /match_many HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n")
         raw.sendall(f"Content-Type: {NDJSON}\r\n\r\n".encode())
         for number in range(3):
             data = lines([{"tags": ["t1", str(number)], "attributes": {"price": 0}}])

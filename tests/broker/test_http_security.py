@@ -14,10 +14,11 @@ from test_flight_security import EXPIRED, UNDONE, VALID, WRONG
 from test_http import NDJSON, Http, lines, served
 
 from tagmatch import TagMatch
-from tagmatch.broker.config import ROLES, User
+from tagmatch.broker.config import ROLES, HttpOptions, User
 from tagmatch.broker.config_file import token_sha256
 from tagmatch.broker.http.routes import ROUTES
 from tagmatch.broker.service import Service, serving
+from tagmatch.model.errors import InvalidValueError
 
 Asked = tuple[str, str, Any, dict[str, str]]
 MESSAGE: dict[str, Any] = {"tags": ["a"]}
@@ -29,6 +30,9 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/explain"): MESSAGE,
     ("POST", "/match_many"): [MESSAGE],
     ("POST", "/subscriptions"): [{"key": 1, "tags": ["a"]}],
+    ("POST", "/delete"): [{"key": 1}],
+    ("POST", "/remove"): [{"key": 1, "tags": ["a"]}],
+    ("POST", "/move"): [{"client": 1, "lon": 9.19, "lat": 45.46}],
     ("PUT", "/subscriptions/{key}"): MESSAGE,
 }
 #: Every call that needs a token, and its role
@@ -130,6 +134,51 @@ def test_pages_of_other_sites_may_not_ask_a_service_without_tokens(secured):
     assert client.ask("POST", "/match", MESSAGE, Origin="https://shop.example")[0] == 200
 
 
+def test_a_service_without_tokens_is_asked_by_its_own_name():
+    """A page whose name leads to this machine, as its owner can have it, may not ask."""
+    with served() as (service, client):
+        port = service.http.port
+        for host in ("evil.example", f"evil.example:{port}", "192.168.0.1", "localhost.evil.example", "[::2]", "["):
+            for call in CALLS:
+                status, _, problem = client.ask(call[0], call[1].replace("{key}", "1"), BODIES.get(call), Host=host)
+                assert (status, problem.get("kind")) == (421, "InvalidValueError"), (call, host)
+            assert client.ask("GET", "/healthz", Host=host)[0] == 200
+        assert len(service.index) == service.index.stats()["staged"] == 0
+        for host in ("localhost", f"LOCALHOST:{port}", "127.0.0.1", "127.1.2.3:1", "[::1]:80", "a.localhost", ""):
+            assert client.ask("POST", "/match", MESSAGE, Host=host)[0] == 200
+    with served(USERS) as (_, client):
+        assert client.ask("POST", "/match", MESSAGE, Host="shop.example")[0] == 200
+
+
+@pytest.mark.parametrize("users", [(), USERS])
+def test_pages_of_some_sites_may_ask(users):
+    site = "https://shop.example"
+    with served(users, origins=[site, "http://localhost:3000"]) as (_, client):
+        for origin in (site, "http://localhost:3000"):
+            status, headers, found = client.ask("POST", "/match", MESSAGE, Origin=origin)
+            assert (status, found) == (200, {"keys": []})
+            assert headers["access-control-allow-origin"] == origin
+            assert "etag" in headers["access-control-expose-headers"]
+            assert headers["vary"] == "origin"
+            asked_first = {"Access_Control_Request_Method": "PUT", "Access_Control_Request_Headers": "if-match"}
+            status, headers, body = client.ask("OPTIONS", "/subscriptions/1", Origin=origin, **asked_first)
+            assert (status, body, headers["access-control-allow-origin"]) == (204, b"", origin)
+            assert headers["access-control-allow-methods"] == "GET, PUT, DELETE, OPTIONS"
+            assert headers["access-control-allow-headers"] == "if-match"
+            status, headers, _ = client.ask("POST", "/match", {"tagz": []}, Origin=origin)
+            assert (status, headers["access-control-allow-origin"]) == (400, origin)  # pages see what is wrong
+        for origin in ("https://evil.example", f"{site}.evil.example", "null"):
+            for method, path in (("OPTIONS", "/match"), ("POST", "/match")):
+                status, headers, _ = client.ask(method, path, Origin=origin)
+                assert "access-control-allow-origin" not in headers
+        status, headers, _ = client.ask("OPTIONS", "/match")
+        assert (status, headers["allow"]) == (204, "POST, OPTIONS")
+        assert client.ask("OPTIONS", "/x")[0] == 404
+    for wrong in ("*", "shop.example", "https://shop.example/", "https://", 1):
+        with pytest.raises(InvalidValueError, match="origins must be sites as browsers name them"):
+            HttpOptions(origins=[wrong])
+
+
 def test_what_is_too_large_is_refused():
     with served(max_message_bytes=4096, max_batch_rows=100) as (service, _):
         many = [{"key": key, "tags": ["a" * 40]} for key in range(1, 1000)]
@@ -160,7 +209,7 @@ def held(service: Service, stack: contextlib.ExitStack, token: str = "") -> sock
     assert service.http is not None
     raw = stack.enter_context(socket.create_connection(("127.0.0.1", service.http.port), timeout=60))
     authorization = f"Authorization: Bearer {token}\r\n" if token else ""
-    head = f"POST /match_many HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n{authorization}"
+    head = f"POST /match_many HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n{authorization}"
     data = lines([MESSAGE])
     raw.sendall(f"{head}Content-Type: {NDJSON}\r\n\r\n".encode() + b"%x\r\n%s\r\n" % (len(data), data))
     assert b"200 OK" in raw.recv(1000)
@@ -223,9 +272,9 @@ def test_slow_clients_are_cut(monkeypatch):
         for begun in (
             b"",
             b"POST /match HTT",
-            b"POST /match HTTP/1.1\r\nHost: a\r\nX",
-            b"POST /match HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{",
-            b"POST /match_many HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n[",
+            b"POST /match HTTP/1.1\r\nHost: localhost\r\nX",
+            b"POST /match HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{",
+            b"POST /match_many HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n[",
         ):
             raw = stack.enter_context(socket.create_connection(("127.0.0.1", service.http.port), timeout=30))
             raw.sendall(begun)
@@ -234,7 +283,7 @@ def test_slow_clients_are_cut(monkeypatch):
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         data = lines([MESSAGE] * 400_000)
         raw.sendall(
-            b"POST /match_many HTTP/1.1\r\nHost: a\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
+            b"POST /match_many HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
             % (NDJSON.encode(), len(data))
         )
         with contextlib.suppress(OSError):  # it reads nothing
@@ -288,7 +337,7 @@ def test_tls(tmp_path):
                 socket.create_connection(("127.0.0.1", service.http.port), timeout=30) as raw,
                 context.wrap_socket(raw) as encrypted,
             ):
-                encrypted.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                encrypted.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 found = ends(encrypted)
             assert is_taken == found.endswith(b'{"status": "alive"}\n')
         with socket.create_connection(("127.0.0.1", service.http.port), timeout=30) as raw:

@@ -16,7 +16,7 @@ from support.command import started
 
 from tagmatch import TagMatch, connect
 from tagmatch.broker.client import RemoteTagMatch
-from tagmatch.broker.config import Config, MetricsOptions, ServerOptions, User
+from tagmatch.broker.config import Config, HttpOptions, MetricsOptions, ServerOptions, User
 from tagmatch.broker.config_file import token_sha256
 from tagmatch.broker.service import Service, serving
 
@@ -24,8 +24,9 @@ USERS = tuple(User(f"user-{role}", token_sha256(f"token-{role}"), role) for role
 NO_METRICS = MetricsOptions(enabled=False)
 
 
-def config(users: tuple[User, ...] = (), **server: Any) -> Config:
-    return Config(ServerOptions(port=0, **server), metrics=NO_METRICS, users=users)
+def config(users: tuple[User, ...] = (), *, origins: list[str] | None = None, **server: Any) -> Config:
+    http = HttpOptions(origins=origins)
+    return Config(ServerOptions(port=0, **server), http=http, metrics=NO_METRICS, users=users)
 
 
 @contextlib.contextmanager

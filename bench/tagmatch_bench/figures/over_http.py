@@ -90,7 +90,7 @@ def _place(url: str) -> tuple[str, int]:
 
 
 def _request(path: str, kind: str, body: bytes) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

@@ -1,0 +1,164 @@
+"""What strangers send: old and odd requests, halves of connections, and bodies that nobody wants, have answers."""
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from test_http import NDJSON, lines, served
+from test_http_security import ends, wait_until
+
+from tagmatch.broker.service import Service
+
+MESSAGE = b'{"tags": ["a"]}'
+
+
+@pytest.fixture(scope="module")
+def service():
+    with served() as (found, client):
+        assert client.ask("PUT", "/subscriptions/1", {"tags": ["a"]})[0] == 200
+        yield found
+
+
+@contextlib.contextmanager
+def connected(service: Service) -> Iterator[socket.socket]:
+    assert service.http is not None
+    with socket.create_connection(("127.0.0.1", service.http.port), timeout=30) as raw:
+        yield raw
+
+
+def post(path: str, body: bytes, *headers: str, version: str = "1.1") -> bytes:
+    head = [f"POST {path} HTTP/{version}", "Host: localhost", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+def asked(service: Service, request: bytes) -> bytes:
+    """All that comes until the service closes the connection."""
+    with connected(service) as raw:
+        raw.sendall(request)
+        return ends(raw)
+
+
+def test_http_1_0_has_no_chunks(service):
+    found = asked(service, post("/match", MESSAGE, version="1.0"))
+    assert b"connection: close" in found
+    assert found.endswith(b'\r\n\r\n{"keys": [1]}\n')
+    found = asked(service, post("/match_many", MESSAGE + b"\n", f"Content-Type: {NDJSON}", version="1.0"))
+    head, _, body = found.partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert body == b'{"keys":[1]}\n'
+
+
+def test_a_client_that_would_rather_have_http_2_is_answered(service):
+    """As those of Java and curl ask: with a body, which is the request's."""
+    upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA")
+    with connected(service) as raw:
+        for _ in range(2):
+            raw.sendall(post("/match", MESSAGE, *upgrade))
+            assert raw.recv(1000).endswith(b'{"keys": [1]}\n')
+        raw.sendall(post("/match", MESSAGE, *upgrade)[:-3])
+        time.sleep(0.1)
+        raw.sendall(MESSAGE[-3:])
+        assert raw.recv(1000).endswith(b'{"keys": [1]}\n')
+
+
+def test_a_client_that_has_sent_all_may_close_its_half(service):
+    for request in (
+        post("/match", MESSAGE),
+        post("/count", MESSAGE),
+        post("/match_many", lines([{"tags": ["a"]}] * 20_000), f"Content-Type: {NDJSON}"),
+    ):
+        with connected(service) as raw:
+            raw.sendall(request)
+            raw.shutdown(socket.SHUT_WR)
+            found = ends(raw)
+        assert found.startswith(b"HTTP/1.1 200"), request[:30]
+        assert found.endswith((b"}\n", b"0\r\n\r\n"))
+    with connected(service) as raw:
+        raw.sendall(post("/match_many", lines([{"tags": ["a"]}]), f"Content-Type: {NDJSON}")[:-3])
+        raw.shutdown(socket.SHUT_WR)
+        ends(raw)
+    wait_until(lambda: service.limits.stats()["calls"] == 0)
+
+
+def test_a_body_is_asked_for_only_if_it_is_wanted(service):
+    expect = "Expect: 100-continue"
+    with connected(service) as raw:
+        raw.sendall(post("/match", MESSAGE, expect).removesuffix(MESSAGE))
+        assert raw.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        raw.sendall(MESSAGE)
+        assert raw.recv(1000).endswith(b'{"keys": [1]}\n')
+        raw.sendall(post("/match", MESSAGE, expect, "Connection: close"))  # which did not wait
+        assert ends(raw).endswith(b'{"keys": [1]}\n')
+    head = f"POST /match HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n{expect}\r\n\r\n".encode()
+    with connected(service) as raw:
+        raw.sendall(head)
+        found = raw.recv(1000)
+        assert found.startswith(b"HTTP/1.1 413")
+        assert b"connection: close" in found  # what comes next might be the body, or not
+
+
+def test_an_answer_is_read_though_the_body_was_not(service):
+    body = b" " * (20 << 20)
+    with connected(service) as raw:
+        raw.sendall(post("/match", body) + post("/match", MESSAGE))
+        found = b""
+        while not found.endswith(b'{"keys": [1]}\n'):
+            part = raw.recv(1000)
+            assert part, found
+            found += part
+        assert found.startswith(b"HTTP/1.1 413")
+
+
+def test_requests_that_come_together_are_answered_in_order(service):
+    requests = [post("/count", MESSAGE), post("/match", MESSAGE), b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"]
+    for size in (10_000, 7):
+        with connected(service) as raw:
+            data = b"".join(requests * 3) + post("/exists", MESSAGE, "Connection: close")
+            for first in range(0, len(data), size):
+                raw.sendall(data[first : first + size])
+            found = ends(raw)
+        bodies = [each.partition(b"\r\n\r\n")[2] for each in found.split(b"HTTP/1.1 200 OK")[1:]]
+        each = [{"count": 1}, {"keys": [1]}, {"status": "alive"}]
+        assert [json.loads(body) for body in bodies] == [*each * 3, {"exists": True}]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"hello\r\n\r\n", 400),
+        (b"GET / HTTP/3.7\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"POST /match HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST /match HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nA: " + b"a" * 300_000, 431),
+        (b"CONNECT a:80 HTTP/1.1\r\n\r\n", 405),
+        (post("/count", MESSAGE) + b"hello\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_request_is_a_problem(service, request_, status):
+    found = asked(service, request_)
+    assert b"HTTP/1.1 %d " % status in found
+    problem = json.loads(found.rpartition(b"\r\n\r\n")[2])
+    assert (problem["status"], problem["kind"]) == (status, "InvalidValueError")
+    assert ("count" in str(found)) == request_.startswith(b"POST /count")
+    wait_until(lambda: service.limits.stats()["calls"] == 0)
+
+
+def test_odd_targets(service):
+    for target, status in [
+        ("http://localhost/healthz", 200),
+        ("/healthz?", 200),
+        ("/%68ealthz", 200),
+        ("*", 404),
+        ("/healthz/", 404),
+        ("//healthz", 404),
+        ("/%FF", 400),
+    ]:
+        found = asked(service, f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        assert found.startswith(b"HTTP/1.1 %d " % status), target
+    head = asked(service, b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert b"content-length: 20" in head
+    assert head.endswith(b"\r\n\r\n")
