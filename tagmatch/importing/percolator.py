@@ -9,7 +9,7 @@ from typing import Any
 from tagmatch.importing.conditions import ALWAYS, NEVER, Condition, Place, every, negated, some
 from tagmatch.importing.fields import GEO_POINT, Field, Fields
 from tagmatch.importing.patterns import beginning, regular_expression, text_in_any_case, wildcard
-from tagmatch.importing.places import ANYWHERE, area_of
+from tagmatch.importing.places import ANYWHERE, areas_of
 
 #: Where the ids of documents are
 KEYS = ("_id", "id")
@@ -257,9 +257,11 @@ class Reader:
     # -- places --------------------------------------------------------------------------------------------------------
 
     def _geo(self, body: Any, place: Place) -> Condition:
-        area, name = area_of(body, place)
-        self._fields.field(name, place.at(name))
-        return self._at(area, name, place.at(name))
+        areas, name, is_disjoint = areas_of(body, place)
+        at = place.at(name)
+        self._fields.field(name, at)
+        found = some([self._at(area, name, at) for area in areas])
+        return every([self._at(ANYWHERE, name, at), negated(found)]) if is_disjoint else found
 
     def _at(self, area: str, name: str, place: Place) -> Condition:
         """That a message is in an area, by the one field that has its location."""

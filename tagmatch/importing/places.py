@@ -8,7 +8,7 @@ from typing import Any
 from tagmatch.importing.conditions import NotTakenError, Place
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.where.areas import Area, Box, Circle, check, text_of
-from tagmatch.model.where.outlines import Polygon
+from tagmatch.model.where.outlines import Corridor, Polygon
 
 #: What every location is in
 ANYWHERE = text_of(Box(-180, -90, 180, 90))
@@ -22,14 +22,16 @@ _NUMBER = r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*"
 _PAIR = re.compile(f"{_NUMBER},{_NUMBER}", re.ASCII)
 _POINT = re.compile(rf"\s*POINT\s*\({_NUMBER}\s{_NUMBER}\)\s*", re.ASCII | re.IGNORECASE)
 _ENVELOPE = re.compile(rf"\s*BBOX\s*\({_NUMBER},{_NUMBER},{_NUMBER},{_NUMBER}\)\s*", re.ASCII | re.IGNORECASE)
+#: How near to a line or a point a place lies on it, in metres: places are kept so exactly
+_WIDTH = 0.01
 _OTHERS = {"validation_method", "ignore_unmapped", "boost", "_name", "distance_type", "type"}
 
 
-def area_of(body: Any, place: Place) -> tuple[str, str]:
-    """The area that a query asks for, as conditions have it, and the name of its field."""
+def areas_of(body: Any, place: Place) -> tuple[list[str], str, bool]:
+    """The areas of which a query asks for one, as conditions have them, its field, and whether it asks for none."""
     given = place.object_of(body)
     own = {"distance"} if place.kind == "geo_distance" else set[str]()
-    made = {"geo_polygon": _polygon, "geo_shape": _shape}.get(place.kind, _box)
+    made = {"geo_polygon": _polygon, "geo_shape": _shapes}.get(place.kind, _boxes)
     fields = [name for name in given if name not in _OTHERS | own]
     if len(fields) != 1:
         raise place.refused(f"one field must be here, not {', '.join(fields) or 'none'}")
@@ -40,22 +42,27 @@ def area_of(body: Any, place: Place) -> tuple[str, str]:
     name = fields[0]
     inside = place.at(name)
     try:
-        area: Area = _circle(given, name, place) if own else made(given[name], inside)
-        check(area, plane=False)
-        return text_of(area), name
+        areas = [_circle(given, name, place)] if own else made(given[name], inside)
+        for area in areas:
+            check(area, plane=False)
+        is_disjoint = place.kind == "geo_shape" and str(given[name].get("relation")).lower() == "disjoint"
+        return [*map(text_of, areas)], name, is_disjoint
     except NotTakenError:
         raise
     except (InvalidTypeError, InvalidValueError) as error:
         raise inside.refused(str(error)) from None
 
 
-def _circle(given: dict[str, Any], name: str, place: Place) -> Circle:
-    distance = place.at("distance")
-    found = _DISTANCE.fullmatch(str(given.get("distance")))
+def _circle(given: dict[str, Any], name: str, place: Place, length: str = "distance") -> Circle:
+    found = _DISTANCE.fullmatch(str(given.get(length)))
     if found is None or (found[2] and found[2] not in _METRES):
-        raise distance.refused(f"{given.get('distance')!r:.40} is no distance, such as 12km")
-    lon, lat = point(given[name], place.at(name))
+        raise place.at(length).refused(f"{given.get(length)!r:.40} is no distance, such as 12km")
+    lon, lat = point(given.get(name), place.at(name))
     return Circle(lon, lat, float(found[1]) * _METRES[found[2] or "m"])
+
+
+def _boxes(given: Any, place: Place) -> list[Area]:
+    return [_box(given, place)]
 
 
 def _box(given: Any, place: Place) -> Box:
@@ -82,29 +89,44 @@ def _box(given: Any, place: Place) -> Box:
     return Box(ends["left"], ends["bottom"], ends["right"], ends["top"])
 
 
-def _polygon(given: Any, place: Place) -> Polygon:
+def _polygon(given: Any, place: Place) -> list[Area]:
     points = place.at("points")
     corners = [point(*each) for each in points.list_of(place.object_of(given, ("points",)).get("points"))]
-    return Polygon([[*corners, *(corners[:1] if corners[-1:] != corners[:1] else [])]])
+    return [Polygon([[*corners, *(corners[:1] if corners[-1:] != corners[:1] else [])]])]
 
 
-def _shape(given: Any, place: Place) -> Area:
+def _shapes(given: Any, place: Place) -> list[Area]:
     """A point is in a shape if both meet, or if it is within it."""
     query = place.object_of(given, ("shape", "relation"))
-    if str(query.get("relation", "intersects")).lower() not in ("intersects", "within"):
-        raise place.at("relation").refused(
-            "use intersects or within, for places inside the shape; or bool with must_not"
-        )
-    shape, inside = query.get("shape"), place.at("shape")
+    if str(query.get("relation", "intersects")).lower() not in ("intersects", "within", "disjoint"):
+        raise place.at("relation").refused("a place is in a shape or not: intersects, within and disjoint are taken")
+    return _shape(query.get("shape"), place.at("shape"))
+
+
+def _shape(shape: Any, place: Place) -> list[Area]:
     if isinstance(shape, str):
-        return _box({"wkt": shape}, inside) if shape.lstrip().upper().startswith("BBOX") else Polygon(shape)
-    kind, coordinates = (inside.object_of(shape).get(name) for name in ("type", "coordinates"))
-    if str(kind).lower() != "envelope":
-        return Polygon({"type": kind, "coordinates": coordinates})
-    if not isinstance(coordinates, list) or len(coordinates) != 2:
-        raise inside.at("coordinates").refused("two corners must be here: the one above on the left, the one below")
-    (west, north), (east, south) = (point(*each) for each in inside.at("coordinates").list_of(coordinates))
-    return Box(west, south, east, north)
+        if shape.lstrip().upper().startswith("BBOX"):
+            return [_box({"wkt": shape}, place)]
+        return [Corridor(shape, _WIDTH) if "LINESTRING" in shape[:20].upper() else Polygon(shape)]
+    given = place.object_of(shape)
+    kind, coordinates, inside = str(given.get("type")).lower(), given.get("coordinates"), place.at("coordinates")
+    match kind:
+        case "geometrycollection":
+            parts = place.at("geometries")
+            return [area for each, at in parts.list_of(given.get("geometries")) for area in _shape(each, at)]
+        case "circle":
+            return [_circle(given, "coordinates", place, "radius")]
+        case "point" | "multipoint":
+            points = [(coordinates, inside)] if kind == "point" else inside.list_of(coordinates)
+            return [Circle(*point(*each), _WIDTH) for each in points]
+        case "linestring" | "multilinestring":
+            return [Corridor({"type": given["type"], "coordinates": coordinates}, _WIDTH)]
+        case "envelope":
+            if not isinstance(coordinates, list) or len(coordinates) != 2:
+                raise inside.refused("two corners must be here: the one above on the left, the one below")
+            (west, north), (east, south) = (point(*each) for each in inside.list_of(coordinates))
+            return [Box(west, south, east, north)]
+    return [Polygon({"type": given.get("type"), "coordinates": coordinates})]
 
 
 def point(given: Any, place: Place) -> tuple[float, float]:

@@ -215,16 +215,33 @@ class Percolator:
         return self._in_rings([[[*ring, ring[0]]]], document)
 
     def _geo_shape(self, body: dict[str, Any], document: Document) -> bool:
-        shape = body["place"]["shape"]
+        given = body["place"]
+        holds = self._in_shape(given["shape"], document)
+        return not holds and bool(self.values("place", document)) if given.get("relation") == "disjoint" else holds
+
+    def _in_shape(self, shape: Any, document: Document) -> bool:
         if isinstance(shape, str):
             if shape.startswith("BBOX"):
                 return self._geo_bounding_box({"place": {"wkt": shape}}, document)
-            rings = re.findall(r"\(([^()]+)\)", shape)
-            shape = {"type": "polygon", "coordinates": [[each.split() for each in ring.split(",")] for ring in rings]}
-        if shape["type"] == "envelope":
-            corners = dict(zip(("top_left", "bottom_right"), shape["coordinates"], strict=True))
-            return self._geo_bounding_box({"place": corners}, document)
-        parts = shape["coordinates"] if shape["type"].lower() == "multipolygon" else [shape["coordinates"]]
+            rings = [[each.split() for each in ring.split(",")] for ring in re.findall(r"\(([^()]+)\)", shape)]
+            is_line = shape.startswith("LINESTRING")
+            shape = {"type": "LineString" if is_line else "polygon", "coordinates": rings[0] if is_line else rings}
+        kind, coordinates = shape["type"].lower(), shape.get("coordinates")
+        match kind:
+            case "geometrycollection":
+                return any(self._in_shape(each, document) for each in shape["geometries"])
+            case "circle":
+                return self._geo_distance({"distance": shape["radius"], "place": coordinates}, document)
+            case "point" | "multipoint" | "linestring" | "multilinestring":
+                lines = (
+                    coordinates if kind == "multilinestring" else [[coordinates] if kind == "point" else coordinates]
+                )
+                places = [(each["lon"], each["lat"]) for each in self.values("place", document)]
+                return any(place in [*map(point, line)] for line in lines for place in places)  # only ends are asked
+            case "envelope":
+                corners = dict(zip(("top_left", "bottom_right"), coordinates, strict=True))
+                return self._geo_bounding_box({"place": corners}, document)
+        parts = coordinates if kind == "multipolygon" else [coordinates]
         return self._in_rings([[[*map(point, ring)] for ring in part] for part in parts], document)
 
     def _in_rings(self, parts: list[Any], document: Document) -> bool:
