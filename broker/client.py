@@ -28,6 +28,7 @@ from tagmatch.broker.connection import (
     match_stream,
     split,
 )
+from tagmatch.broker.failover import Services
 from tagmatch.broker.hub import Published, table_of
 from tagmatch.broker.wire import MAX_JSON, answer_field, apart, area_row, record_of_json, write_json
 from tagmatch.files.columns import AREA_STRUCTS
@@ -245,7 +246,7 @@ class RemoteTagMatch(Index[K]):
 
     _engine: RemoteEngine
 
-    def __init__(self, connection: Connection, wait: float = 0.0) -> None:
+    def __init__(self, connection: Connection | Services, wait: float = 0.0) -> None:
         self._engine = RemoteEngine(connection, wait)
 
     def __bool__(self) -> bool:
@@ -280,6 +281,7 @@ class RemoteTagMatch(Index[K]):
         DeadlineMissed
             The messages were late, or could not be in time any more; none of them is matched.
         """
+        self._engine.connection.one("sessions")
         table = table_of(messages, payloads)
         found = self._engine.put("publish", table, {} if channel is None else {"channel": channel})
         return Published(int(found["messages"]), int(found["matched"]))
@@ -337,7 +339,7 @@ class RemoteTagMatch(Index[K]):
                 f"these keys are too many to connect with: {size:,} bytes as JSON, and {MAX_JSON:,} are the most; "
                 "connect with fewer keys, and then follow the others"
             )
-        return Subscriber(self._engine.connection, self._engine.key_type, command)
+        return Subscriber(self._engine.connection.one("sessions"), self._engine.key_type, command)
 
     def sessions(self) -> list[dict[str, Any]]:
         """Your sessions of notifications; with the role `admin`, those of all users.
@@ -349,6 +351,7 @@ class RemoteTagMatch(Index[K]):
             `keys` it follows (`None`: every key), how many notifications are `waiting`, of how many `bytes`, and in how
             many seconds it ends (`ends_in`; `None`: it is connected).
         """
+        self._engine.connection.one("sessions")
         found: list[dict[str, Any]] = self._engine.act("sessions")["sessions"]
         return found
 
@@ -360,13 +363,14 @@ class RemoteTagMatch(Index[K]):
         bool
             Whether there was one.
         """
+        self._engine.connection.one("sessions")
         return bool(self._engine.act("end_session", {"session": session})["ended"])
 
 
 class RemoteEngine:
     """Lets a service do the work of an index; `Index` says what methods do."""
 
-    def __init__(self, connection: Connection, wait: float) -> None:
+    def __init__(self, connection: Connection | Services, wait: float) -> None:
         self.connection, self._ended, self._only = connection, threading.Event(), dict[str, Any]()
         until = time.monotonic() + wait
         while True:
@@ -479,7 +483,7 @@ class RemoteEngine:
         return bool(self.act("reload")["reloaded"])
 
     def match(self, tags: Iterable[str], attributes: object, place: Place, unique: bool) -> Any:
-        return self.submit(tags, attributes, place, unique=unique).result()
+        return self.connection.asked(lambda: self.submit(tags, attributes, place, unique=unique).result())
 
     def match_data(
         self, tags: Iterable[str], attributes: object, place: Place, columns: Sequence[str]
@@ -531,7 +535,8 @@ class RemoteEngine:
         if by is not None and data is not None:
             return pa.array([], count_type(data[by]))
         kind = answer_field(wanted, self.key_type, data).type
-        return match_stream(partial(self._matching, table.schema, command), list(batches), kind)
+        open_stream, rows = partial(self._matching, table.schema, command), list(batches)
+        return self.connection.asked(lambda: match_stream(open_stream, rows, kind))
 
     def number(self, tags: Iterable[str], attributes: object, place: Place, *, wanted: Wanted) -> int:
         return int(self.match_many(self._batch_of(tags, attributes, place), wanted=wanted)[0].as_py())
@@ -623,9 +628,11 @@ class RemoteEngine:
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
         keys = KEY_CHECKS[self.key_type].many(clients, "clients")
         lons, lats = coordinates(lon, lat, len(keys), plane=self._plane)
+        self.connection.one("positions of clients")
         self.put("move", pa.table({"client": _key_column(keys), "lon": lons, "lat": lats}))
 
     def save_positions(self) -> None:
+        self.connection.one("positions of clients")
         self.act("save_positions")
 
     def count(self) -> int:
@@ -644,8 +651,12 @@ class RemoteEngine:
 
     def to_arrow(self) -> pa.Table:
         self.check_open()
-        schema, batches = self.connection.get("rows")
-        return pa.Table.from_batches(batches, schema)
+
+        def rows() -> pa.Table:
+            schema, batches = self.connection.get("rows")
+            return pa.Table.from_batches(batches, schema)
+
+        return self.connection.asked(rows)
 
     @property
     def snapshot(self) -> NoReturn:

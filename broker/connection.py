@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
@@ -49,6 +49,9 @@ _PATIENCE_S = 0.001
 _NOT_YET = object()
 # The garbage collector may run within it, and any finalizer with it
 _MAKING = threading.RLock()
+
+
+T = TypeVar("T")
 
 
 class Connection:
@@ -98,6 +101,14 @@ class Connection:
                 private_key=private_key,
                 generic_options=list(options.items()),
             )
+
+    def asked(self, work: Callable[[], T]) -> T:
+        """What work gives that only asks; where there are several services, it may be repeated."""
+        return work()
+
+    def one(self, what: str) -> Connection:  # noqa: ARG002
+        """The connection to the one service that has what a call is about."""
+        return self
 
     def act(self, name: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask for an action; what it answers."""
@@ -185,6 +196,8 @@ class MessageStream:
         self.has_ended = False
         #: Why the messages of the last batch that was read have no answers, if so
         self.refused: TagMatchError | None = None
+        #: Is called as soon as the service is known to be gone
+        self.gone: Callable[[], object] = bool
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Send messages; if the service has ended the stream, the error is that of the service."""
@@ -208,7 +221,7 @@ class MessageStream:
         except StopIteration:
             return None
         except FAULTS as error:
-            raise error_of_flight(error, self._url) from None
+            raise self._told(error) from None
         text = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
         self.refused = error_of_text(text)
         if chunk.data is not None:
@@ -230,9 +243,15 @@ class MessageStream:
                 self._writer.close()
         except FAULTS as found:
             error = found
-        known = error_of_flight(error, self._url)
+        known = self._told(error)
         if type(known) is TagMatchError:
             return UnavailableError(f"the service at {self._url} has ended the stream: {known}")
+        return known
+
+    def _told(self, error: BaseException) -> TagMatchError:
+        known = error_of_flight(error, self._url)
+        if isinstance(known, UnavailableError):
+            self.gone()
         return known
 
 

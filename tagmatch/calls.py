@@ -11,12 +11,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from tagmatch.embedded import TagMatch
+from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import Layout, StagingOptions
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def upgrade(path: str | os.PathLike[str], *, plane: bool = False) -> Upgraded:
 
 
 def connect(
-    url: str,
+    url: str | Sequence[str],
     *,
     token: str | None = None,
     tls_root_certs: bytes | None = None,
@@ -223,8 +224,11 @@ def connect(
 
     Parameters
     ----------
-    url : str
-        `grpc+tls://host:port`, or `grpc://host:port` without encryption.
+    url : str, or sequence of str
+        `grpc+tls://host:port`, or `grpc://host:port` without encryption. Of several services that answer from the same
+        index, the first that answers is asked until it is gone, then the next. Calls that only ask are repeated there;
+        `submit`, `amatch` and changes raise `UnavailableError` as with one service. Sessions (`publish`, `subscriber`)
+        and positions of clients, which each service has of its own, need a single address.
     token : str, optional
         What the service knows the user by.
     tls_root_certs : bytes, optional
@@ -242,7 +246,7 @@ def connect(
     AccessError
         The service does not know the token.
     UnavailableError
-        Nothing answers at `url`.
+        Nothing answers at `url`, or at any of them.
     InvalidTypeError, InvalidValueError
         An argument cannot be used.
 
@@ -261,8 +265,13 @@ def connect(
     """
     from tagmatch.broker.client import RemoteTagMatch
     from tagmatch.broker.connection import Connection
+    from tagmatch.broker.failover import Services
 
-    return RemoteTagMatch(Connection(url, token, tls_root_certs, cert_chain, private_key, timeout), wait)
+    given = [url] if isinstance(url, str) or not isinstance(url, Sequence) else url
+    if not given:
+        raise InvalidValueError("url is empty; give the address of a service, or of several")
+    found = [Connection(each, token, tls_root_certs, cert_chain, private_key, timeout) for each in given]
+    return RemoteTagMatch(found[0] if len(found) == 1 else Services(found), wait)
 
 
 # More tags than a small table of tags has room for, so that it grows

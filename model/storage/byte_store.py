@@ -294,7 +294,7 @@ class ByteStore(ABC):
                 raise IndexCorruptError(f"a copy of {self} is damaged: {error}") from None
             except OSError as error:
                 raise TagMatchError(
-                    f"cannot copy {self} to this machine: {in_a_line(error)}; the variable TMPDIR says in which folder"
+                    f"cannot copy {self} to this machine: {in_a_line(error)}; the variable TMPDIR names the folder"
                 ) from error
             with contextlib.suppress(FileNotFoundError):  # another process follows a newer snapshot
                 return open_plain(file.parent, file.name)

@@ -16,6 +16,7 @@ from support.waiting import wait_until
 from tagmatch import TagMatchError, UnavailableError, connect
 
 pytestmark = pytest.mark.nightly
+pytest_plugins = ["support.s3_bucket"]
 
 LONG = 120
 #: The oldest state that an answer may have, in seconds; a second is promised, and this machine may be busy
@@ -163,11 +164,14 @@ class Clients:
         return wrong, oldest
 
 
-@pytest.mark.parametrize("place", ["shared folder", "copy"])
-def test_no_answer_is_lost_or_wrong(place, tmp_path):
+@pytest.mark.parametrize("place", ["shared folder", "copy", "failing store"])
+def test_no_answer_is_lost_or_wrong(place, tmp_path, request):
     seed = random.randrange(2**32)
     draw, index, copy = random.Random(seed), tmp_path / "index", tmp_path / "copy"
     print("seed", seed)
+    if place == "failing store":
+        copy, asked = request.getfixturevalue("uri"), request.getfixturevalue("asked")
+        asked.fail_now_and_then(random.Random(seed), 0.1)
     followed, given = (
         (index, "create = true") if place == "shared folder" else (copy, f'create = true\ncopy_to = "{copy}"')
     )
@@ -251,6 +255,8 @@ def test_no_answer_is_lost_or_wrong(place, tmp_path):
             f"the oldest {oldest:.2f} s; {len(clients.published)} published, {len(clients.received)} received, "
             f"{clients.redelivered} again, {len(lost)} lost; asked again {clients.again}"
         )
+        if place == "failing store":
+            print(f"the store was asked {len(asked.log)} times, and failed {asked.failed} times")
         assert (wrong, lost) == ([], [])
         assert {"change", "ask", "take", "publish"} <= clients.again.keys(), "nothing was cut"
         with pytest.raises(TagMatchError, match=f"make changes at port {writer.port}"), connect(spread.url) as tm:

@@ -1,14 +1,21 @@
 """An index that is copied to a store, and followed there: what the store is asked, and what becomes of its faults."""
 
+import errno
+import random
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from support.agreement import index_of
+from support.service import config
 from support.waiting import wait_until
 
 from tagmatch import TagMatch, TagMatchError
+from tagmatch.broker.config import IndexOptions
 from tagmatch.broker.replicas import Copies
+from tagmatch.broker.service import opened
+from tagmatch.model.storage.folders import ArrowFolder
 from tagmatch.model.storage.format import MANIFEST
 
 pytest_plugins = ["support.s3_bucket"]
@@ -105,3 +112,98 @@ def test_a_copy_that_was_removed_is_made_anew(writer, tmp_path, uri, bucket):
     with TagMatch.open(uri, device="cpu") as replica:
         assert sorted(replica.match(["new", "t3"])) == [3, 8]
         replica.check()
+
+
+def follower(uri):
+    """Of a replica in another process, which knows nothing of what this one has read."""
+    there = uri.replace("&scheme=http&region=us-east-1", "&region=us-east-1&scheme=http")
+    return opened(replace(config(), index=IndexOptions(there, follow=True, device="cpu", threads=1, auto_reload=0.01)))
+
+
+@pytest.mark.slow
+def test_a_store_that_fails_now_and_then(writer, tmp_path, uri, asked):
+    """It answers late, by 503, or with half a body: each answer is that of a commit, and the last commit comes."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    draw, wrong, committed = random.Random(seed), [], 0
+    with Copies(str(tmp_path / "index"), uri) as copies:
+        copies.copy()
+        with follower(uri) as index:
+            asked.fail_now_and_then(draw, 0.3)
+            for number in range(1, 16):
+                writer.remove_set(["state"], number - 1)
+                commit(writer, "state", number)
+                committed, until = number, number + 1
+                for _ in range(20):
+                    keys = index.match(["state"])
+                    if len(keys) > 1 or not set(keys) <= set(range(until)):
+                        wrong.append(keys)
+                    if keys == [number]:
+                        break
+                    threading.Event().wait(0.02)
+            failed = asked.failed
+            asked.forget()
+            wait_until(lambda: index.match(["state"]) == [committed], LONG)
+            wait_until(lambda: copies.behind() == 0.0 and index.stats()["reload_error"] is None, LONG)
+            index.check()
+    print(f"{committed} commits, {failed} requests failed, {len(wrong)} wrong")
+    assert (wrong, failed > 20) == ([], True)
+    with TagMatch.open(uri, device="cpu") as copy:
+        copy.check()
+
+
+def test_what_a_replica_reads_may_be_removed(writer, tmp_path, uri, asked):
+    """While it waits for files, newer snapshots come until these files are gone: it takes over the newest one."""
+    copies, waits, goes_on = Copies(str(tmp_path / "index"), uri), threading.Event(), threading.Event()
+    copies.copy()
+    before = set(copies._store.names())
+    with follower(uri) as index:
+        commit(writer, "new", 1)
+
+        def fault(method, path):
+            if method == "HEAD" and path.endswith(tuple(FILES)):
+                waits.set()
+                goes_on.wait(LONG)
+
+        asked.fault = fault
+        copies.copy()
+        assert waits.wait(LONG)
+        first = set(copies._store.names()) - before
+        assert any(name.startswith("segment-") for name in first)
+        for number in range(2, 8):
+            commit(writer, "new", number)
+            copies.copy()
+        settled(copies)
+        assert {name for name in first if name.startswith("segment-")}.isdisjoint(copies._store.names())
+        assert index.match(["new"]) == []
+        goes_on.set()
+        wait_until(lambda: sorted(index.match(["new"])) == [*range(1, 8)], LONG)
+        assert index.stats()["reload_error"] is None
+        index.check()
+
+
+def test_the_disk_of_a_replica_is_full(writer, tmp_path, uri, monkeypatch):
+    """It goes on with what it has, says why, leaves no half of a file, and follows when there is room."""
+    copies, full = Copies(str(tmp_path / "index"), uri), threading.Event()
+    copies.copy()
+    with follower(uri) as index:
+        fetch = ArrowFolder.fetch
+
+        def fetched(store, name, file):
+            if full.is_set():
+                file.write_bytes(b"half")
+                raise OSError(errno.ENOSPC, "No space left on device")
+            fetch(store, name, file)
+
+        monkeypatch.setattr(ArrowFolder, "fetch", fetched)
+        full.set()
+        commit(writer, "new", 1)
+        copies.copy()
+        wait_until(lambda: "No space left" in str(index.stats()["reload_error"]), LONG)
+        assert "the variable TMPDIR names the folder" in index.stats()["reload_error"]
+        assert (index.match(["new"]), index.match(["t3"])) == ([], [3])
+        folder = index._engine.changing._location.files._copies
+        assert not [file for file in folder.rglob("*") if file.is_file() and file.read_bytes() == b"half"]
+        full.clear()
+        wait_until(lambda: index.match(["new"]) == [1], LONG)
+        assert index.stats()["reload_error"] is None

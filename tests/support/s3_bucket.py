@@ -1,5 +1,7 @@
 """Fixtures: a bucket in a private S3 on this machine. Use: `pytest_plugins = ["support.s3_bucket"]`."""
 
+import random
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -19,12 +21,29 @@ class Asked:
         """Let it answer again, of which nothing was asked yet."""
         self.log: list[tuple[str, str]] = []  # methods and paths below the bucket
         #: May wait, and gives a status in place of the answer, or how many bytes of the body are sent before it ends
+        self.failed = 0
         self.fault: Callable[[str, str], str | int | None] = lambda *_: None
+
+    def fail_now_and_then(self, draw: random.Random, share: float) -> None:
+        """Of requests this share is answered late, by 503, or with a body that is cut short."""
+
+        def fault(method: str, _: str) -> str | int | None:
+            kind = draw.random() / share
+            if kind < 0.3:
+                time.sleep(0.2 * draw.random())
+            elif kind < 0.7:
+                return "503 Slow Down"
+            elif kind < 1 and method == "GET":
+                return draw.randrange(100)
+            return None
+
+        self.fault = fault
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"].lstrip("/").partition("/")[2]
         self.log.append((method, path))
         fault = self.fault(method, path)
+        self.failed += fault is not None
         if isinstance(fault, str):
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start(fault, [("Content-Length", "0")])
