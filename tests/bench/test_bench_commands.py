@@ -24,9 +24,10 @@ from typer.testing import CliRunner
 
 from tagmatch import Overloaded, TagMatchError
 from tagmatch.model.options import Durability
+from tagmatch.workloads.twitter import TwitterOptions
 from tagmatch_bench.figures.host import PACKETS
 from tagmatch_bench.harness import timing
-from tagmatch_bench.harness.data import make_workload
+from tagmatch_bench.harness.data import distinct_sets, make_workload
 from tagmatch_bench.harness.load import serve, serve_tasks
 from tagmatch_bench.harness.processes import forget_peak, resident
 from tagmatch_bench.harness.report import markdown
@@ -185,6 +186,12 @@ def test_sets_and_keys_of_a_workload(keys_per_set: float, low: float, high: floa
     assert Counter(map(frozenset, workload.sample["tags"].to_pylist())) == Counter(set(stored))
     for query in workload.queries.to_pylist():
         assert any(tags <= set(query) for tags in stored)
+
+
+def test_sets_that_their_publishers_have_no_tweets_for() -> None:
+    """A hundred publishers have a few thousand different tweets in all languages: there have to be more of them."""
+    sets = distinct_sets(TwitterOptions(seed=3, publishers=100), 30_000, threads=2)["tags"].to_pylist()
+    assert len(set(map(frozenset, sets))) == len(sets) == 30_000
 
 
 @pytest.fixture

@@ -34,6 +34,10 @@ KEYS_PER_SET = 5.0
 # Publishers of the small workload from which it is learned how many a large one needs
 _PILOT_PUBLISHERS = 1000
 
+# Rows that are generated at most for a set that is wanted with one key. A given number of publishers has only so many
+# different tweets: of 5.3 million, 212 million sets would be the last of billions of rows.
+_MOST_ROWS_PER_SET = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -54,7 +58,8 @@ def make_workload(sets: int, queries: int, seed: int, threads: int, *, keys_per_
     """Generate users of the Twitter-like workload until their interests are enough distinct sets."""
     options = TwitterOptions(seed=seed)
     if keys_per_set > 1:
-        options = replace(options, publishers=_publishers(options, sets, keys_per_set, threads))
+        publishers = min(options.publishers, _publishers(options, sets, keys_per_set, threads))
+        options = replace(options, publishers=publishers)
     rows, first_rows = _generate(options, sets, one_key=keys_per_set <= 1, threads=threads)
     sample = pa.concat_tables(_rows_of(rows, first_rows[:: -(-sets // SAMPLE_SETS)], threads))
     return Workload(rows, sets, sample, extend(sample, queries, 2, 4, seed, threads=threads))
@@ -94,11 +99,17 @@ def _publishers(options: TwitterOptions, sets: int, keys_per_set: float, threads
             break
         users *= 2
     fewest = math.ceil(2 * options.mean_followed)
-    return min(max(fewest, round(sets * _PILOT_PUBLISHERS / int(distinct[before]))), options.publishers)
+    return max(fewest, round(sets * _PILOT_PUBLISHERS / int(distinct[before])))
 
 
 def _generate(options: TwitterOptions, count: int, *, one_key: bool, threads: int) -> tuple[pa.Table, I64Array]:
-    """Generate rows until they have `count` distinct sets; returns them, and the first row of each set."""
+    """Generate rows until they have `count` distinct sets; returns them, and the first row of each set.
+
+    With one key, there are more publishers than `options` say if these have too few tweets.
+    """
+    if one_key and count > options.publishers:  # else there are enough
+        needed = _publishers(options, count, _MOST_ROWS_PER_SET, threads)
+        options = replace(options, publishers=max(options.publishers, needed))
     model, seen = Twitter(options), _Seen()
     taken: list[pa.Table] = []
     firsts: list[I64Array] = []
