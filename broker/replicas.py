@@ -50,7 +50,7 @@ def first_of(opened: Callable[[], TagMatch[Any]]) -> TagMatch[Any]:
 
 
 class _OwnStore(ByteStore):
-    """A place on a store in which this program alone writes: it knows what is there, and asks for nothing again.
+    """A place on a store that only this program writes to: it remembers its files, and asks for none again.
 
     Files are put there while others are made, and before a manifest that names them.
     """
@@ -157,7 +157,7 @@ class _OwnStore(ByteStore):
             self._go_on(name, partial(self._store.remove, name))
 
     def _go_on(self, name: str, work: Callable[[], object]) -> Future[object]:
-        """Do it in another thread, after what is going on there under this name."""
+        """Do it in another thread, after work that is under way for this name."""
         if (before := self._going_on.pop(name, None)) is not None:
             wait([before])
         self._going_on = {each: going for each, going in self._going_on.items() if not going.done()}
@@ -182,7 +182,7 @@ class Copies:
     def __init__(self, path: str, target: str) -> None:
         self._index, self._target = location_of(path, "INDEX"), location_of(target, "copy_to")
         self._lock = threading.Lock()  # of a copy that is made
-        self._store: _OwnStore | None = None  # what is known of the target, if that is on a store
+        self._store: _OwnStore | None = None  # the known files of the target, if it is on a store
         self._ours: Collection[bytes] = ()  # what its manifest may be, if it is known
         self._copied: str | None = None  # The snapshot that the copy has
         self._late: float | None = None  # when it was seen to lack something, if it does
@@ -224,7 +224,7 @@ class Copies:
         return Repository(self._store)
 
     def _forget(self) -> None:
-        """Ask the store again what is there: something may have gone wrong halfway."""
+        """Ask the store again for its files: something may have gone wrong halfway."""
         if self._store is not None:
             self._ours, self._store = self._store.close(), None
 

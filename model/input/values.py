@@ -1,6 +1,6 @@
 """Values of attributes: of many messages in columns of Arrow, and of single ones packed as bytes, as kernels read them.
 
-`tagmatch.model.where.values` says what the order of values is, and the key that says where a value stands in it.
+`tagmatch.model.where.values` defines the order of values, and the key of each value in that order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tagmatch.model.where.types import MARK
 BOOL, INTEGER, FLOAT, TEXT = range(1, 5)
 #: The types of Arrow's that values may have, in words
 VALUES = "bools, integers, floats, decimals, strings, dates, or timestamps with a time zone"
-#: Stands for what the nearest double misses, of a number that is none
+#: In place of a number's distance to the nearest double, for a value that is no number
 NAN = -1
 
 NO_NUMBERS: U64Array = frozen(np.zeros(0, np.uint64))
@@ -46,11 +46,11 @@ _EXACT, _TOO_GREAT, _GREATEST = keys.EXACT, 2.0**63, 2**63 - 1
 
 
 class Column(NamedTuple):
-    """Values of messages, some of which may be null: row `i` has those from `rows[i]` to `rows[i + 1]`."""
+    """Values of messages, perhaps with nulls: row `i` has those from `rows[i]` to `rows[i + 1]`."""
 
     kind: int  # `BOOL`, `INTEGER`, `FLOAT` or `TEXT`
     rows: I64Array  # length n + 1; empty where row `i` has value `i`
-    validity: U8Array = NO_BYTES  # a bit for each value, the lowest of a byte first; empty where none is null
+    validity: U8Array = NO_BYTES  # a bit for each value, the lowest of a byte first; empty without nulls
     first_bit: int = 0
     bits: U64Array = NO_NUMBERS  # of integers (int64), and of doubles; of bools 0 or 1
     begins: I64Array = NO_PLACES  # where in `text` each string stands
@@ -101,7 +101,7 @@ def check_values(values: pa.Array, place_of: Callable[[int], str], otherwise: st
 
 @cache
 def kind_of(kind: pa.DataType) -> int | None:
-    """What values of a type of Arrow's are in a `Column`; `None` where they are none."""
+    """The kind of values that a type of Arrow's has in a `Column`; `None` for another type."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_boolean(kind):
@@ -299,7 +299,7 @@ def row_of(rows, row, value):
 def number_of(kind, bits):
     """Where an integer or a double stands: the bits of the nearest double, in the order of doubles, and what it misses.
 
-    The latter is `NAN` for what is no number.
+    The latter is `NAN` for a value that is no number.
     """
     if kind == INTEGER:
         value = np.int64(bits)
@@ -384,7 +384,7 @@ def _record(own: bytes, value: Any) -> tuple[bytes, ...]:
             return own, pack(number, value)
     plain = keys.of_numpy(value)
     if plain is None:
-        raise InvalidTypeError("")  # `_mistake` says what is wrong
+        raise InvalidTypeError("")  # `_mistake` makes the message
     return _record(own, plain)
 
 
@@ -475,7 +475,7 @@ def is_packed(kind: pa.DataType) -> bool:
 
 
 def packed_rows(column: pa.Array, label: str, first_row: int = 0) -> Strings:
-    """Packed attributes of messages, nothing where they are null; InvalidValueError names the row of what is none."""
+    """Packed attributes of messages, empty for nulls; InvalidValueError names the row of a wrong one."""
     rows = to_strings(column.cast(pa.large_binary()).fill_null(b"").view(pa.large_string()))
     row = _first_unsound(rows.offsets, rows.data)
     if row >= 0:

@@ -334,7 +334,7 @@ def _merged(rows: set[Terms]) -> set[Terms]:
 
 
 def _have_implied(groups: dict[tuple[str, Terms], dict[Constraint, Terms]]) -> None:
-    """Let rows, by all terms but a test, also stand beside those with other tests of the attribute that it implies."""
+    """Give rows with more terms those tests, from rows with fewer terms, that imply the further terms."""
     alike: dict[tuple[str, Terms], list[Terms]] = {}
     for name, rest in groups:
         alike.setdefault((name, frozenset(term for term in rest if not _is_asked(term, name))), []).append(rest)

@@ -125,7 +125,7 @@ def choose_columns(order, asked, edge_offsets, few, most_boxes, of_columns, of_b
     (starts, things), (column_ends, columns), (box_ends, boxes) = asked, of_columns, of_boxes
     count = len(edge_offsets) - 1
     # Of the block's attributes: sets that ask for it, the last one, those that ask for a value, the last of these, and
-    # the lines where they are; constraints, and lines in which they leave their sets
+    # their lines; constraints, and the lines that leave their sets
     sets, last_set = np.zeros(count, np.int64), np.zeros(count, np.int64)
     with_value, last_with_value = np.zeros(count, np.int64), np.zeros(count, np.int64)
     wanted = np.zeros(count, np.uint64)
@@ -185,7 +185,7 @@ def choose_columns(order, asked, edge_offsets, few, most_boxes, of_columns, of_b
 
 @inlined
 def _transpose(words, begin):
-    """Have bit `i` of word `begin + k` and bit `k` of word `begin + i` change places, of 64 words."""
+    """Swap bit `i` of word `begin + k` and bit `k` of word `begin + i`, in 64 words."""
     step, mask = 32, _U(0xFFFFFFFF)
     while step:
         k = 0
@@ -244,9 +244,9 @@ def fill_lines(order, starts, things, edge_offsets, column_offsets, columns, lin
 
 # Buckets of an attribute at most
 _BUCKETS = 32
-# Sets of a block are alike in the buckets, made this coarse, of so many attributes
+# Sets of a block are alike in the buckets, made this coarse, of this number of attributes
 _COARSE, _LEVELS = 8, 3
-# One of so many sets of a block must ask for an attribute that has a column
+# One in this number of sets of a block must ask for an attribute that has a column
 _FEW = 8
 # Boxes of a block at most
 _BOXES = 6
@@ -291,7 +291,7 @@ class LineIndex:
         return tuple(self.buckets), tuple(self.blocks), tuple(self.sets)
 
     def match(self, messages: MessageTable, attributes: int) -> RowsFound:
-        """Rows of the segment whose tags and constraints each message satisfies; there are so many attributes."""
+        """Rows of the segment whose tags and constraints each message satisfies; `attributes` counts them."""
         ends, first_codes = np.zeros(len(messages.offsets), np.int64), np.zeros(attributes, np.uint32)
         buckets = np.empty((len(self.buckets.edge_offsets) - 1, min(_BATCH, len(ends) - 1)), np.uint8)
         rows, rejected, _ = match_in_lines(messages, *self.arrays, first_codes, buckets, ends)
@@ -514,7 +514,7 @@ def _meet_several(left, attribute, line, attributes, codes, lines, cut, union):
 
 @kernel
 def _candidates(messages, some, buckets, cut, blocks, sets, found, by):
-    """Sets that the lines leave for some messages, so many from one on, and for which of these; how many."""
+    """Sets that the lines leave for some messages, `count` from `first` on, with the message of each; how many."""
     _, _, offsets, attributes, codes = messages
     first, count = some
     column_offsets, columns, box_offsets, boxes, lines = blocks

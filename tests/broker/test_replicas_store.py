@@ -1,4 +1,4 @@
-"""An index that is copied to a store, and followed there: what the store is asked, and what becomes of its faults."""
+"""An index that is copied to a store, and followed there: the requests to the store, and the effects of its faults."""
 
 import errno
 import random
@@ -38,7 +38,7 @@ def commit(writer, tag, key):
 
 
 def together(count, method, *names):
-    """Lets requests for these names go on as soon as so many wait: one after the other, they would fail."""
+    """Lets requests for these names go on as soon as `count` of them wait: one after the other, they would fail."""
     barrier = threading.Barrier(count)
 
     def fault(asked, path):

@@ -218,7 +218,7 @@ class Ways:
 
 
 def posted(url: str, body: Any, kind: str = "application/json") -> Any:
-    """The answer, or what is wrong as an error."""
+    """The answer; an error of the service is raised."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     asked = urllib.request.Request(url, data, {"Content-Type": kind})
     try:
@@ -310,7 +310,7 @@ def test_values_that_no_way_takes(ways, value, arrow):
 
 
 def test_phrases_in_texts_and_in_lists_of_words(tmp_path):
-    """Words of one text follow each other; the items of a list are texts of their own."""
+    """Words of one text follow each other; the items of a list are separate texts."""
     declared = {"attributes": {"title": "string"}, "analyzers": {"title": "casefold(words())"}}
     folder, where = tmp_path / "index", ['title phrase "red bike"', 'title = "BIKE"', 'not title in {"red", "blue"}']
     given = ["A red Bike", "bike, red", ["red", "bike"], ["my red", "bike"], ["Red bike", None], [], None]

@@ -11,14 +11,14 @@ from moto.server import ThreadedMotoServer
 
 
 class Asked:
-    """What the store is asked, and what it says in place of its own answer."""
+    """The requests to a store, and the faults that it gives in place of answers."""
 
     def __init__(self, store: Callable[..., Iterable[bytes]]) -> None:
         self._store = store
         self.forget()
 
     def forget(self) -> None:
-        """Let it answer again, of which nothing was asked yet."""
+        """Let it answer again, with an empty log of requests."""
         self.log: list[tuple[str, str]] = []  # methods and paths below the bucket
         #: May wait, and gives a status in place of the answer, or how many bytes of the body are sent before it ends
         self.failed = 0
