@@ -178,8 +178,8 @@ def of_channel(name: object, names: Sequence[str]) -> str:
     """The name of an existing channel; InvalidValueError for another one."""
     if isinstance(name, str) and name in names:
         return name
-    known = ", ".join(map(repr, names)) if names else "none: give some as `channels` when the index is opened"
-    raise InvalidValueError(f"there is no channel {name!r}; there is {known}")
+    known = f"known: {', '.join(map(repr, names))}" if names else "give some as `channels` when the index is opened"
+    raise InvalidValueError(f"unknown channel {name!r}; {known}")
 
 
 def checked_channels(channels: object) -> tuple[Channel, ...]:

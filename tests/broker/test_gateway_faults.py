@@ -27,7 +27,7 @@ CROSSED = pytest.mark.parametrize(
     ("side", "guarantee"), [("mqtt", "at_least_once"), ("nats", "at_most_once")], indirect=["side"]
 )
 #: What is not read, has no UTF-8, and what the hub refuses; `test_gateway_messages.py` has more
-POISON = [[("attribute:x", "[" * 2_000)], [("tags", '["\\ud800"]')], [("lon", "1")], [("channel", "there is none")]]
+POISON = [[("attribute:x", "[" * 2_000)], [("tags", '["\\ud800"]')], [("lon", "1")], [("channel", "unknown")]]
 
 
 @pytest.fixture

@@ -68,9 +68,12 @@ def test_errors_keep_their_class_and_the_stream_goes_on(served, monkeypatch):
     assert tm.submit(["dog"], channel="alarm").result(TIMEOUT) == [8]
     assert tm._engine._singles[False, "alarm", 0, None]._stream is stream
     for ask in asking(tm, "alarms"):
-        with pytest.raises(InvalidValueError, match="there is no channel 'alarms'; there is 'alarm', 'bulk'"):
+        with pytest.raises(InvalidValueError, match="unknown channel 'alarms'; known: 'alarm', 'bulk'"):
             ask()
-    with remote() as (_, other), pytest.raises(InvalidValueError, match="there is no channel 'alarm'; there is none"):
+    with (
+        remote() as (_, other),
+        pytest.raises(InvalidValueError, match="unknown channel 'alarm'; give some as `channels`"),
+    ):
         other.submit(["dog"], channel="alarm").result(TIMEOUT)
 
 

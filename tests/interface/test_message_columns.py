@@ -45,7 +45,7 @@ def as_view(lists: pa.ListArray) -> pa.ListViewArray:
 #: Make other lists of lists
 LISTS = [lambda lists: lists, lambda lists: lists.cast(pa.large_list(lists.type.value_type)), as_view]
 
-NAMES = ["a", "b", "list `price`", "nobody asks"]
+NAMES = ["a", "b", "list `price`", "never asked"]
 
 
 def own_type(kind: pa.DataType) -> pa.DataType:

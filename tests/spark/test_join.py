@@ -79,7 +79,7 @@ def subscriptions(rng: random.Random) -> list[tuple[list[str], Expression | None
     found += [([], of(Not(each))) for each in negated]
     found += [([], of(And((Not(Test("city", "exists", ())), Not(negated[-1])))))]
     found += [([], of(And((negated[0], Test("name", "prefix", ("a",)), Not(Tags(("c0",)))))))]
-    found += [([], of(Test("nobody has", "exists", ()))), ([], None)]
+    found += [([], of(Test("never given", "exists", ()))), ([], None)]
     found += [(rng.sample(COMMON, rng.choice([0, 0, 1, 2])), any_expression(rng, COMMON)) for _ in range(150)]
     found += [(rng.sample(COMMON, 3) + rng.sample(TAGS, rng.randrange(4)), None) for _ in range(150)]
     areas = [rng.choice(AREAS) if number > 200 and number % 3 == 0 else None for number in range(len(found))]
@@ -199,7 +199,7 @@ def test_attributes_in_maps(spark: Any, tmp_path: Path, strategy: str) -> None:
     """Entries of maps are attributes by their own names, as is a column; a map may be null or empty."""
     sets = [(["a"], 1, "price < 10"), (["a"], 2, None), ([], 3, 'city = "Rome" and not new = true')]
     index = make_index(tmp_path / "index", [*sets, ([], 4, "exists(`x y`)")])
-    maps = [{"price": [9.5, 12.0], "x y": None}, {"x y": [7.0], "nobody asks": [1.0]}, None, {}]
+    maps = [{"price": [9.5, 12.0], "x y": None}, {"x y": [7.0], "never asked": [1.0]}, None, {}]
     rows = list(zip(range(4), [["a"], ["a"], [], []], maps, [["Rome"], None, ["Oslo"], ["Rome"]], strict=True))
     schema = "id int, tags array<string>, some map<string, array<double>>, city array<string>"
     joined = subset_join(spark.createDataFrame(rows, schema), index, attributes=["some", "city"], strategy=strategy)
