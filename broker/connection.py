@@ -103,7 +103,7 @@ class Connection:
             )
 
     def asked(self, work: Callable[[], T]) -> T:
-        """What work gives that only asks; where there are several services, it may be repeated."""
+        """The result of work that only asks; with several services, the work may be repeated."""
         return work()
 
     def one(self, what: str) -> Connection:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""One client's connections to several services that answer alike: where one is gone, the next is asked."""
+"""One client's connections to several services that answer alike: when one is gone, the next is asked."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Services:
         return work()
 
     def one(self, what: str) -> NoReturn:
-        """Reject a call about what each service has of its own."""
+        """Reject a call about data that differs from service to service."""
         raise InvalidValueError(
             f"{what} belong to one service, and this connection has {len(self._all)}; connect to one address, such as "
             "that of a balancer that keeps each token with its service"

@@ -258,7 +258,7 @@ class Taken:
             raise self._told(error) from None
 
     def _told(self, error: Exception) -> Exception:
-        """The error as its client is told of it, which is counted and logged; what is unforeseen, as a whole."""
+        """The error for the client, counted and logged; an unforeseen one is logged as a whole."""
         fields = {"call": self._what, "peer": self._call.peer}
         if isinstance(error, GoneError):
             LOG.debug("a client is gone", extra={"fields": fields})

@@ -228,7 +228,7 @@ def connect(
         `grpc+tls://host:port`, or `grpc://host:port` without encryption. Of several services that answer from the same
         index, the first that answers is asked until it is gone, then the next. Calls that only ask are repeated there;
         `submit`, `amatch` and changes raise `UnavailableError` as with one service. Sessions (`publish`, `subscriber`)
-        and positions of clients, which each service has of its own, need a single address.
+        and positions of clients, which each service keeps for itself, need a single address.
     token : str, optional
         What the service knows the user by.
     tls_root_certs : bytes, optional

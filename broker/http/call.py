@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Request(NamedTuple):
-    """What a client asks, but for the body."""
+    """A client's request, except the body."""
 
     method: str
     target: bytes  # The path, and perhaps a query
@@ -102,7 +102,7 @@ class HttpCall(Call):
         return has_asked and self.has_more and not self.has_gone_on and self.request.is_new
 
     def feed(self, data: bytes) -> int:
-        """Take a part of the body, which nobody reads any more after the answer; returns bytes that wait."""
+        """Take a part of the body, which is dropped after the answer; returns the number of bytes that wait."""
         if self.is_whole:
             return 0
         self._came.append(data)
@@ -192,7 +192,7 @@ _BEGIN = {each.value: b"HTTP/1.1 %d %b\r\n" % (each.value, each.phrase.encode())
 
 
 def head_of(status: int, headers: Headers, length: int | None, *, stays: bool, is_new: bool = True) -> bytes:
-    """The head of an answer of so many bytes, or, without a length, of parts."""
+    """The head of an answer with this number of bytes, or, without a length, of parts."""
     parts = [_BEGIN[status], *(b"%b: %b\r\n" % header for header in headers)]
     if length is not None:
         parts.append(b"content-length: %d\r\n" % length if status != 204 else b"")

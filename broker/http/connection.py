@@ -1,4 +1,4 @@
-"""A connection: its requests, which are answered one after the other, and the bytes of what goes back."""
+"""A connection: its requests, which are answered one after the other, and the bytes of their answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ except ImportError:
 if TYPE_CHECKING:
     from tagmatch.broker.http.app import App
 
-# Seconds for which a connection may be without requests, and for which a client may send what nobody reads
+# Seconds that a connection may be without requests, and that a client may send bytes after the answer
 _IDLE_S, _LINGER_S = 75.0, 2.0
 # Bytes of a body that is read before its request is looked at, of parts that wait to be read, and of all headers
 _BRIEF, _MOST_UNREAD, _MOST_HEAD = 16_384, 65_536, 65_536
@@ -35,7 +35,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, app: App, open_: set[Connection], most: int, socket: Callable[[], asyncio.Protocol]) -> None:
         self.app, self._open, self._most, self._socket = app, open_, most, socket
         self.peer = ""
-        self.until: float | None = None  # When it is cut, unless the client sends what is due
+        self.until: float | None = None  # When it is cut, unless the client sends the rest
         self._call: HttpCall | None = None  # The one that is answered
         self._after: deque[HttpCall] = deque()  # Those that came before its end
         self._coming: HttpCall | None = None  # The one whose body comes
@@ -212,24 +212,24 @@ class Connection(asyncio.Protocol):
             self._begin(self._after.popleft())
 
     def _may_be_idle(self) -> None:
-        """Wait for the next request, or for the end of a body that nobody reads."""
+        """Wait for the next request, or for the end of a body that is dropped."""
         if self._call is None:
             is_idle = self._coming is None and not self._head_bytes
             self.until = time.monotonic() + (_IDLE_S if is_idle else FIRST_S)
 
     def resume_reading(self) -> None:
-        """Read on: a call has taken what came."""
+        """Read on: a call has taken the bytes so far."""
         if not self._is_read:
             self._is_read = True
             self.transport.resume_reading()
 
     async def wait_for_room(self) -> None:
-        """Wait until the client has read most of what was written."""
+        """Wait until the client has read most of the bytes written."""
         if self._may_write is not None:
             await self._may_write
 
     def _refuse(self, error: RefusedError) -> None:
-        """Say what is wrong with what is no request, after the answers before it, and close."""
+        """Answer bytes that are no request with their mistake, after the answers before it, and close."""
         answer = problem_of(error)
         head = head_of(answer.status, [(b"content-type", PROBLEM)], len(answer.body), stays=False)
         self._parser, self._refusal = None, head + answer.body

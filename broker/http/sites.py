@@ -70,7 +70,7 @@ class Sites:
 
 @lru_cache(maxsize=256)
 def _is_local(host: bytes) -> bool:
-    """Whether a header `host` names this machine, whatever names lead to it; so does one that is missing."""
+    """Whether a header `host` names this machine, under any of its names; a missing one does, too."""
     text = host.decode("latin-1").lower()
     name = text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0].rstrip(".")
     try:

@@ -266,7 +266,7 @@ def _known(batches: Iterator[pa.RecordBatch], others: OtherColumns, known: list[
 
 
 def _changes_in(data: bytes, form: Form, kinds: dict[str, pa.DataType]) -> pa.RecordBatch:
-    """Rows of JSON with these fields, each of which has a value."""
+    """Rows of JSON with these fields, all of them given."""
     if form == "json":
         rows = read_json(data, "the body")
     else:

@@ -168,7 +168,7 @@ class Language(Generic[Tree]):
         self._parser = Lark(_RULES[start] + _TERMINALS, start=start, parser="lalr", lexer="basic", transformer=reader)
 
     def read(self, text: str) -> Tree:
-        """What the reader makes of a text; FilterError for a mistake, by the column and what was expected there."""
+        """The result of the reader for a text; FilterError names the column of a mistake, and the expected words."""
         try:
             return cast(Tree, self._parser.parse(text))
         except UnexpectedInput as error:

@@ -112,7 +112,7 @@ def terms_of(text: str) -> Iterator[Term]:
     return terms_in(_parse(text))
 
 
-# -- what is made of them ----------------------------------------------------------------------------------------------
+# -- trees made of them ------------------------------------------------------------------------------------------------
 
 _TYPED = frozenset((*TYPES, DECIMAL, NETWORK))
 _NAMES = ("NAME", "QUOTED_NAME", "NOW")
@@ -123,7 +123,7 @@ _TIME_WRITTEN = "the message's time is written now(), and an attribute of this n
 
 
 def _parse(text: str) -> Expression:
-    """The expression as a tree, in which `and` and `or` have as many parts as are written beside each other."""
+    """The expression as a tree, in which `and` and `or` have all parts that follow each other in the text."""
     if not isinstance(text, str):
         raise _no_text(text)
     return _LANGUAGE.read(text)

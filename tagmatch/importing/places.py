@@ -28,7 +28,7 @@ _OTHERS = {"validation_method", "ignore_unmapped", "boost", "_name", "distance_t
 
 
 def areas_of(body: Any, place: Place) -> tuple[list[str], str, bool]:
-    """The areas of which a query asks for one, as conditions have them, its field, and whether it asks for none."""
+    """The areas of a query, as conditions have them, its field, and whether it excludes all areas or asks for one."""
     given = place.object_of(body)
     own = {"distance"} if place.kind == "geo_distance" else set[str]()
     made = {"geo_polygon": _polygon, "geo_shape": _shapes}.get(place.kind, _boxes)

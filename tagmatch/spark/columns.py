@@ -61,7 +61,7 @@ _NAMES: dict[Output, str] = {"rows": "key", "lists": "keys", "counts": "count", 
 KEY_TYPES = {"integer": LongType(), "string": StringType()}
 
 _TEXTS = ArrayType(StringType(), containsNull=False)
-# What a set asks for, all of which holds
+# The conditions of a set, all of them held
 _SET = StructType([StructField("tags", _TEXTS, nullable=False), StructField("tests", _TEXTS, nullable=False)])
 
 _BATCH_KEYS = 1 << 16
@@ -102,10 +102,10 @@ class Answers:
         best = asked.limit is not None
         if not best and not (asked.order_by is None and asked.score is None):
             raise InvalidValueError("order_by and score say which keys are the best: give limit, too")
-        beside = "explain" if asked.explain else "columns"
+        option = "explain" if asked.explain else "columns"
         if (asked.columns or asked.explain) and (best or asked.is_number):
             what = "limit" if best else f"output {asked.output!r}"
-            raise InvalidValueError(f"{beside} may come with all keys of a query, not with {what}; leave one out")
+            raise InvalidValueError(f"{option} may come with all keys of a query, not with {what}; leave one out")
         if asked.explain and (asked.columns or on or asked.unique):
             other = "columns" if asked.columns else "on" if on else "unique"
             raise InvalidValueError(f"explain does not go with {other}; leave one out")
@@ -252,7 +252,7 @@ class Answers:
 
 
 def _explained(found: pa.ListArray) -> pa.ListArray:
-    """Keys with what their sets ask for, in one struct beside each."""
+    """Keys with the tags and tests of their sets, in one struct each."""
     keys, *own = found.values.flatten()
     sets = pa.StructArray.from_arrays(own, _SET.names)
     return pa.ListArray.from_arrays(found.offsets, pa.StructArray.from_arrays([keys, sets], ["key", "set"]))

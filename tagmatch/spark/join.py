@@ -375,7 +375,7 @@ def subset_join(
         The best keys of each query, as those of `TagMatch.match_best`; with `lists`, the best first. Without `order_by`
         and `score`, the least ones.
     explain : bool
-        Give with each key, as `set`, what its set asks for, all of which held: a struct of `tags` and `tests`, arrays
+        Give with each key, as `set`, its set's tags and tests, which all held: a struct of `tags` and `tests`, arrays
         of strings, as `TagMatch.match_highlights` has them.
     skip_invalid : bool
         A query whose tags are null, or have a null, has no match, and null in place of `keys`, `count` or `exists`;

@@ -1,4 +1,4 @@
-"""One client of several services that answer alike: calls that ask go on where one is gone, others are not repeated."""
+"""One client of several services that answer alike: calls that ask go on when one is gone, others are not repeated."""
 
 import contextlib
 import random
@@ -25,7 +25,7 @@ def service():
 
 @pytest.fixture
 def ways(service):
-    """Three ways to a service, each of which may be cut and closed."""
+    """Three ways to a service; each may be cut and closed."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(contextlib.closing(Proxy(service.port))) for _ in range(3)]
 
@@ -96,7 +96,7 @@ def test_submitted_messages_get_the_error_and_the_next_one_an_answer(ways):
 
 
 def test_many_threads_ask_while_services_go(service):
-    """One fault moves all of them to the next service once: nobody gets an error though one is left."""
+    """One fault moves all of them to the next service once: no caller gets an error while one is left."""
     seed = random.randrange(2**32)
     print("seed", seed)
     draw, errors, counts = random.Random(seed), [], [0] * 6

@@ -1,4 +1,4 @@
-"""What strangers send: old and odd requests, halves of connections, and bodies that nobody wants, have answers."""
+"""Requests of strangers: old and odd ones, halves of connections, and unwanted bodies, have answers."""
 
 import contextlib
 import json
@@ -97,7 +97,7 @@ def test_a_body_is_asked_for_only_if_it_is_wanted(service):
         raw.sendall(head)
         found = raw.recv(1000)
         assert found.startswith(b"HTTP/1.1 413")
-        assert b"connection: close" in found  # what comes next might be the body, or not
+        assert b"connection: close" in found  # the next bytes might be the body, or not
 
 
 def test_an_answer_is_read_though_the_body_was_not(service):

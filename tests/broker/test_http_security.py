@@ -166,7 +166,7 @@ def test_pages_of_some_sites_may_ask(users):
             assert headers["access-control-allow-methods"] == "GET, PUT, DELETE, OPTIONS"
             assert headers["access-control-allow-headers"] == "if-match"
             status, headers, _ = client.ask("POST", "/match", {"tagz": []}, Origin=origin)
-            assert (status, headers["access-control-allow-origin"]) == (400, origin)  # pages see what is wrong
+            assert (status, headers["access-control-allow-origin"]) == (400, origin)  # pages see the problem
         for origin in ("https://evil.example", f"{site}.evil.example", "null"):
             for method, path in (("OPTIONS", "/match"), ("POST", "/match")):
                 status, headers, _ = client.ask(method, path, Origin=origin)

@@ -27,7 +27,7 @@ def test_messages_are_as_declared(spark: Any, tmp_path: Path) -> None:
 
 
 def test_texts_and_shapes(spark: Any, tmp_path: Path) -> None:
-    """A phrase, a pattern, a polygon with a hole, and a message with several places, of which a corridor has one."""
+    """A phrase, a pattern, a polygon with a hole, and a message with several places, one of them in a corridor."""
     wheres = [
         'title phrase "red bike"', 'city like "Mil%"', 'not title phrase "red bike" and city like "_ome"',
         "within polygon((9 45, 10 45, 10 46, 9 45), (9.4 45.1, 9.6 45.1, 9.6 45.2, 9.4 45.1))",
