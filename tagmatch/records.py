@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
-from tagmatch.contents import tags_of_rows
+from tagmatch.contents import tags_of_rows, take_lists
 from tagmatch.model.arrays import Strings
 from tagmatch.model.arrow import from_strings, plain_array, to_strings
 from tagmatch.model.asked import DATA, data_of
@@ -264,15 +265,30 @@ def every_record(snapshot: Snapshot) -> Iterator[Record[Any]]:
             yield record
 
 
-def records_after(snapshot: Snapshot, after: int | str | None, at_once: int) -> Iterator[Record[Any]]:
-    """The records of keys behind one, or of all, in the order of keys; of texts, that of their bytes in UTF-8."""
+def records_after(
+    snapshot: Snapshot,
+    after: int | str | None,
+    at_once: int,
+    *,
+    tag: str | None = None,
+    at_least: str | None = None,
+) -> Iterator[Record[Any]]:
+    """The records of keys behind one, or of all, in the order of keys; of texts, that of their bytes in UTF-8.
+
+    With a tag, those of keys that have a stored set with it, or had one; no key is less than `at_least`.
+    """
     has_more = True
+    every_of = [
+        segment.keys.directory.keys if tag is None else _keys_with(segment, tag) for segment in snapshot.segments
+    ]
     while has_more:
         found: set[Any] = set()
         ends: list[int | str] = []  # up to which keys of each segment are there that has more
-        for segment in snapshot.segments:
-            every, names = segment.keys.directory.keys, segment.keys.names
+        for segment, every in zip(snapshot.segments, every_of, strict=True):
+            names = segment.keys.names
             first = 0 if after is None else _place_behind(every, names, after)
+            if at_least is not None:
+                first = max(first, _place_behind(every, names, at_least, or_at=True))
             last = min(first + at_once, len(every))
             while first < last < len(every) and every[last] == every[last - 1]:
                 last += 1
@@ -295,12 +311,25 @@ def _in_order(key: Any) -> Any:
     return key.encode() if isinstance(key, str) else key
 
 
-def _place_behind(keys: Any, names: Strings | None, after: int | str) -> int:
+def _keys_with(segment: Segment, tag: str) -> Any:
+    """The keys of stored sets with a tag, as the directory has them, ascending."""
+    ranks = segment.tagsets.ranks
+    rank = pc.index(from_strings(segment.vocabulary.tags), pa.scalar(tag, pa.large_string())).as_py()
+    if rank < 0:
+        return segment.keys.directory.keys[:0]
+    places = np.flatnonzero(ranks.values == rank).astype(ranks.offsets.dtype)
+    rows = np.searchsorted(ranks.offsets, places, side="right") - 1
+    return np.unique(take_lists(segment.keys.keys, rows).values.to_numpy())
+
+
+def _place_behind(keys: Any, names: Strings | None, after: int | str, *, or_at: bool = False) -> int:
+    """Where the keys begin that are greater, or with `or_at` equal."""
     if isinstance(after, int):
         return int(np.searchsorted(keys, np.uint64(after), side="right"))
     assert names is not None
     ends, text, name = names.offsets, names.data, after.encode()
-    number = bisect_right(range(len(ends) - 1), name, key=lambda at: bytes(text[ends[at] : ends[at + 1]]))
+    find = bisect_left if or_at else bisect_right
+    number = find(range(len(ends) - 1), name, key=lambda at: bytes(text[ends[at] : ends[at + 1]]))
     return int(np.searchsorted(keys, number))
 
 

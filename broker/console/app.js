@@ -6,9 +6,9 @@ import { change, record, stored } from "./stored.js";
 import { ask } from "./ask.js";
 import { map } from "./map.js";
 import { live } from "./live.js";
-import { calls, index, sessions } from "./inside.js";
+import { calls, index, session, sessions } from "./inside.js";
 
-const VIEWS = { stored, try: ask, map, live, sessions, index, calls, record, change };
+const VIEWS = { stored, try: ask, map, live, sessions, session, index, calls, record, change };
 const RIGHTS = ["read", "write", "admin"];
 const main = document.getElementById("main");
 const state = { info: null, shown: null };

@@ -1,7 +1,7 @@
 // Sessions and outboxes; segments, journal and merges; calls by user.
 
-import { h, bytes, facts, number, plain, problem, say, stored as text, table } from "./page.js";
-import { call, get } from "./service.js";
+import { ask, h, bytes, facts, number, plain, problem, say, stored as text, table } from "./page.js";
+import { call, get, pathOf } from "./service.js";
 
 const EVERY_S = 5;
 const said = (name) => name.replaceAll("_", " ");
@@ -13,7 +13,7 @@ export const sessions = {
     own.watch(async (signal) => {
       const [listed, stats] = await Promise.all([get("sessions", {}, signal), get("stats", { details: true }, signal).catch(quietly)]);
       const columns = [
-        ["Session", (each) => text(each.session)], ["User", (each) => text(each.user)],
+        ["Session", (each) => h("a", { href: `#/session?${new URLSearchParams({ name: each.session })}` }, text(each.session))], ["User", (each) => text(each.user)],
         ["Connected", (each) => (each.connected ? "yes" : `no, ends in ${number(each.ends_in ?? 0)} s`)],
         ["Guarantee", (each) => said(each.guarantee)], ["Keys", (each) => (each.keys === null ? "every key" : number(each.keys)), true],
         ["Waiting", (each) => each.waiting, true], ["Bytes", (each) => bytes(each.bytes), true],
@@ -25,6 +25,23 @@ export const sessions = {
         Object.entries(gateways).map(([name, counts]) => h("section", { class: "card" }, h("h2", {}, "Gateway ", text(name)),
           h("p", {}, plain(stats.service.gateways[name] ?? "")), figures(counts))));
     }, EVERY_S);
+  },
+};
+
+export const session = {
+  title: "Session", under: "sessions",
+  show(own) {
+    const name = own.query.get("name") ?? "";
+    own.watch(async (signal) => {
+      const found = (await get("sessions", {}, signal)).sessions.find((each) => each.session === name);
+      if (!found) return own.put(h("p", {}, "There is no such session any more."));
+      const { user, connected, guarantee, waiting } = found;
+      const buttons = h("p", { class: "buttons" }, h("button", { type: "button", class: "danger", onclick: () => ask(own, buttons,
+        { name: "End this session", question: `End this session with ${number(waiting)} notifications that wait?`, no: "Keep it", yes: "End it" },
+        (end) => call("DELETE", pathOf("sessions", name), { signal: end }), "#/sessions") }, "End"));
+      own.put(h("p", { class: "key" }, "Session ", text(name)), facts([["User", text(user)], ["Connected", connected ? "yes" : "no"],
+        ["Guarantee", said(guarantee)], ["Waiting", number(waiting)]]), buttons);
+    });
   },
 };
 

@@ -83,3 +83,17 @@ export function colour(name) {
   probe.remove();
   return found;
 }
+
+// Asks before something is done that cannot be undone, in the place of the buttons
+export function ask(own, buttons, { name, question, no, yes }, work, then) {
+  const kept = [...document.getElementById("main").children].slice(1);
+  const cancel = h("button", { type: "button", onclick: () => own.put(...kept) }, no);
+  const sure = h("div", { class: "card", role: "group", "aria-label": name }, h("p", {}, question),
+    h("p", { class: "buttons" }, cancel, h("button", { type: "button", class: "danger", onclick: async () => {
+      const [, error] = await own.try(work);
+      if (error) sure.append(problem(error));
+      else location.hash = then;
+    } }, yes)));
+  buttons.replaceWith(sure);
+  cancel.focus();
+}

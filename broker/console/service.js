@@ -32,6 +32,12 @@ export function checkedKey(text, isNumber) {
   return isNumber ? text.replace(/^0+(?=\d)/, "") : text;
 }
 
+// A name in a path; browsers would take these two for folders
+export function pathOf(folder, name) {
+  if (["", ".", ".."].includes(name)) throw new Failed(0, `“${name}” has no address here: look at it in the list.`);
+  return `${folder}/${encodeURIComponent(name)}`;
+}
+
 export async function call(method, path, { query = {}, body, signal, headers = {} } = {}) {
   const url = new URL(path, ROOT);
   for (const [name, value] of Object.entries(query)) if (value !== "" && value !== null && value !== undefined) url.searchParams.set(name, value);

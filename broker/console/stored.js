@@ -1,7 +1,7 @@
 // What is stored: a search, a page at a time; the record of one key; and, for who may, its change.
 
-import { h, facts, field, number, plain, problem, say, stored as text, table, tags } from "./page.js";
-import { Failed, call, checkedKey, get } from "./service.js";
+import { ask, h, facts, field, number, plain, problem, say, stored as text, table, tags } from "./page.js";
+import { call, checkedKey, get, pathOf } from "./service.js";
 
 const PAGE = 50;
 const link = (view, query) => `#/${view}?${new URLSearchParams(query)}`;
@@ -35,9 +35,9 @@ export async function found(asked, limit, signal, told) {
 export const stored = {
   title: "Stored subscriptions", label: "Stored",
   show(own) {
-    const { query } = own;
+    const { query, info } = own, isNumber = info.key_type === "integer";
     const form = h("form", { class: "card search", role: "search" },
-      field("Key", "key", "search"),
+      isNumber ? field("Key", "key", "search") : field("Key begins with", "prefix", "search", { value: query.get("prefix") ?? "" }),
       field("Has the tag", "tag", "search", { value: query.get("tag") ?? "" }),
       field("Conditions contain", "text", "search", { value: query.get("text") ?? "" }),
       h("button", {}, "Search"),
@@ -67,11 +67,7 @@ export const stored = {
   },
 };
 
-// A key in a path; browsers would take these two for folders
-const path = (key) => {
-  if (["", ".", ".."].includes(key)) throw new Failed(0, `A record with the key “${key}” has no address here: look at it in the list.`);
-  return `subscriptions/${encodeURIComponent(key)}`;
-};
+const path = (key) => pathOf("subscriptions", key);
 
 export const record = {
   title: "Record", under: "stored",
@@ -92,18 +88,9 @@ export const record = {
   },
 };
 
-function remove(own, key, etag, buttons) {
-  const cancel = h("button", { type: "button", onclick: () => own.put(...kept) }, "Keep it");
-  const kept = [...document.getElementById("main").children].slice(1);
-  const sure = h("div", { class: "card", role: "group", "aria-label": "Remove this key" }, h("p", {}, "Remove this key with all that it has?"),
-    h("p", { class: "buttons" }, cancel, h("button", { type: "button", class: "danger", onclick: async () => {
-      const [, error] = await own.try((signal) => call("DELETE", path(key), { signal, headers: etag ? { "If-Match": etag } : {} }));
-      if (error) sure.append(problem(error));
-      else location.hash = "#/stored";
-    } }, "Remove it")));
-  buttons.replaceWith(sure);
-  cancel.focus();
-}
+const remove = (own, key, etag, buttons) => ask(own, buttons,
+  { name: "Remove this key", question: "Remove this key with all that it has?", no: "Keep it", yes: "Remove it" },
+  (signal) => call("DELETE", path(key), { signal, headers: etag ? { "If-Match": etag } : {} }), "#/stored");
 
 export const change = {
   title: "Add or change a subscription", under: "stored", role: "write",

@@ -34,6 +34,10 @@ _NAMED: dict[str, Object] = {
     "only": {"type": "string", "description": "An expression about data: only keys that satisfy it are given."},
     "channel": {"type": "string", "description": "The channel of the message, which has its deadline."},
     "unique": {"type": "boolean", "description": "Give each key once."},
+    "after": {"type": "string", "description": "The key, or the id of the event, to go on after."},
+    "prefix": {"type": "string", "description": "How the keys begin, which must be strings."},
+    "tag": {"type": "string", "description": "A tag that the subscriptions have."},
+    "text": {"type": "string", "description": "A text that they have anywhere, in any case."},
 }
 _BINARY: Object = {"type": "string", "format": "binary"}
 _PUBLISHED: Object = {"$ref": "#/components/schemas/Published"}

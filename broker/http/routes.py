@@ -239,15 +239,25 @@ _MOST_LISTED, _LOOKING_S = 1000, 0.5
 
 
 def _list(
-    call: HttpCall, *, after: str | None = None, limit: int = 100, tag: str | None = None, text: str | None = None
+    call: HttpCall,
+    *,
+    after: str | None = None,
+    limit: int = 100,
+    prefix: str | None = None,
+    tag: str | None = None,
+    text: str | None = None,
 ) -> Body:
     """Records behind a key, in the order of keys; `next` says whether more come, also of few."""
     if not 1 <= limit <= _MOST_LISTED:
         raise InvalidValueError(f"limit must be from 1 to {_MOST_LISTED}, not {limit}")
+    if prefix is not None and call.service.key_type != "string":
+        raise InvalidValueError("prefix is for keys that are strings; those of this index are integers")
     begin = None if after is None else key_in(after, call.service.key_type)
     found: list[Body] = []
     wanted, until = None if text is None else text.casefold(), time.monotonic() + _LOOKING_S
-    for record in records_after(call.index.snapshot, begin, limit):
+    for record in records_after(call.index.snapshot, begin, limit, tag=tag, at_least=prefix):
+        if prefix is not None and not record.key.startswith(prefix):
+            break
         if tag is None or any(tag in each.tags for each in record.alternatives):
             given = record_to_json(record)
             if wanted is None or wanted in json.dumps(given, ensure_ascii=False).casefold():

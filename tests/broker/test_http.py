@@ -404,6 +404,46 @@ def test_pages_of_several_segments_list_each_key_once_in_order(key_type, monkeyp
             assert found == every[every.index(after) + 1 :]
 
 
+@pytest.mark.parametrize("keys", ["integers", "strings"])
+def test_subscriptions_are_found_by_tag_and_by_the_beginning_of_their_keys(keys):
+    """As a look at every record finds them; also after sets were removed, and in several segments."""
+    numbers = random.Random(7)
+    names = [f"{numbers.choice(['a', 'ab', 'é', 'b'])}{n}" if keys == "strings" else n for n in range(120)]
+    with served(index={"key_type": keys[:-1]}) as (service, client):
+        index = service.index
+        for _ in range(4):
+            for key in numbers.sample(names, 40):
+                where = numbers.choice([None, "p = 1 or q = 2"])
+                index.put(key, numbers.sample("xyz", numbers.randrange(3)), where=where)
+            index.consolidate()
+        index.add_set(["x", "only"], names[0])
+        index.consolidate()
+        index.delete_many(numbers.sample(sorted(index.records), 20))
+        index.consolidate()
+        every = {key: index.get(key) for key in index.records}
+        order = sorted(every, key=lambda key: key.encode() if isinstance(key, str) else key)
+        for tag in (None, "x", "z", "only", "none", "é"):
+            for prefix in (None, "a", "ab", "ab1", "é", "c", "") if keys == "strings" else (None,):
+                wanted = [
+                    key
+                    for key in order
+                    if (tag is None or any(tag in each.tags for each in every[key].alternatives))
+                    and (prefix is None or key.startswith(prefix))
+                ]
+                for limit in (3, 1000):
+                    found, after = [], None
+                    while True:
+                        given = {"tag": tag, "prefix": prefix, "after": after, "limit": limit}
+                        query = urlencode({name: each for name, each in given.items() if each is not None})
+                        page = client.ask("GET", f"/subscriptions?{query}")[2]
+                        found += [each["key"] for each in page["subscriptions"]]
+                        if (after := page["next"]) is None:
+                            break
+                    assert found == wanted, (tag, prefix, limit)
+        status, _, problem = client.ask("GET", "/subscriptions?prefix=1")
+        assert (status == 200) == (keys == "strings") or "keys that are strings" in problem["detail"]
+
+
 # -- conditions, repeats, deadlines ------------------------------------------------------------------------------------
 
 
