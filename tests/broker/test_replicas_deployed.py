@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 from support.documents import ROOT
@@ -24,6 +25,14 @@ def the_config(tmp_path: Path, name: str) -> Config:
     users = (DEPLOY / "replica.toml").read_text().partition("[[users]]")
     path.write_text(of_kind("ConfigMap")["tagmatch"]["data"][name] + "".join(users[1:]))
     return read_config(path)
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
+def test_objects_of_kubernetes_are_what_it_takes(version):
+    for each in OBJECTS:
+        kubernetes_validate.validate(each, version, strict=True)
+    with pytest.raises(kubernetes_validate.ValidationError, match="maxReplica"):
+        kubernetes_validate.validate(OBJECTS[-1] | {"spec": {"maxReplica": 1}}, version, strict=True)
 
 
 def test_objects_of_kubernetes_fit_together(tmp_path):
@@ -61,7 +70,7 @@ def test_pods(pod, tmp_path):
     config = the_config(tmp_path, name)
     config.check_exposure()
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    assert ports == {"grpc": config.server.port, "metrics": config.metrics.port}
+    assert ports == {"grpc": config.server.port, "http": config.server.port + 1, "metrics": config.metrics.port}
     assert config.server.drain_seconds < spec["terminationGracePeriodSeconds"]
     claimed = (each["metadata"]["name"] for each in pod["spec"].get("volumeClaimTemplates", ()))
     volumes = {*claimed, *(each["name"] for each in spec["volumes"])}
@@ -102,7 +111,13 @@ def test_the_compose_file():
     assert all("index:/var/lib/tagmatch:ro" in each["volumes"] for each in followers)
     balanced = (DEPLOY / "haproxy.cfg").read_text()
     assert re.findall(r" server (\S+) (\S+):(\d+)", balanced) == [
-        (name, name, str(replica.server.port)) for name in services if name.startswith("replica-")
+        (name, name, str(replica.server.port + more))
+        for more in (1, 0)
+        for name in services
+        if name.startswith("replica-")
+    ]
+    assert sorted(re.findall(r"bind :(\d+)", balanced)) == [
+        each.rpartition(":")[2] for each in services["balancer"]["ports"]
     ]
     assert f"check port {replica.metrics.port}" in balanced
     assert "httpchk GET /readyz" in balanced
