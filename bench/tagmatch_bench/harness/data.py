@@ -34,7 +34,7 @@ KEYS_PER_SET = 5.0
 # Publishers of the small workload from which it is learned how many a large one needs
 _PILOT_PUBLISHERS = 1000
 
-# Rows that are generated at most for a set that is wanted with one key. A given number of publishers has only so many
+# Rows that are generated at most for a set that is wanted with one key. A number of publishers has a limited number of
 # different tweets: of 5.3 million, 212 million sets would be the last of billions of rows.
 _MOST_ROWS_PER_SET = 2.0
 
