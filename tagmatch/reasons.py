@@ -118,7 +118,7 @@ class Reasons:
     def __str__(self) -> str:
         count, holding = len(self.alternatives), sum(each.holds for each in self.alternatives)
         if not count:
-            return f"key {self.key!r} does not match: no set has it; see for a change that is not consolidated yet"
+            return f"key {self.key!r} does not match: no set has it; a staged change counts after consolidate()"
         sets = "its set" if count == 1 else f"{holding} of its {count} sets"
         lines = [f"key {self.key!r} {'matches' if self.matches else 'does not match'}: {_verb(sets, holding)}"]
         for number, each in enumerate(self.alternatives, 1):

@@ -247,6 +247,14 @@ class _Reading:
                 yield pa.record_batch(columns)
 
 
+_Data = Annotated[
+    list[str] | None,
+    cli.option(
+        "A column of data, and its type: the index has it then. May be repeated.", "--data", metavar="NAME=TYPE"
+    ),
+]
+
+
 @cli.with_options(reading=_Reading, declared=cli.Declaring)
 def build(
     sets: _Sets,
@@ -257,18 +265,26 @@ def build(
     max_partition_size: cli.MaxPartitionSize = LAYOUT_DEFAULTS.max_partition_size,
     declared: cli.Declaring,
     expires: cli.Expires = None,
+    data: _Data = None,
     reading: _Reading,
     keep_snapshots: cli.KeepSnapshots = None,
     overwrite: Annotated[bool, cli.option("Replace an index that is there already.", "--overwrite")] = False,
     allow_empty: Annotated[bool, cli.option("Make an index even if no row can be used.", "--allow-empty")] = False,
 ) -> None:
-    """Build an index from a file of sets."""
+    """Build an index from a file of sets.
+
+    With --data, a file has columns of data, too, and each key is put: its rows are its alternatives.
+    """
     if cli.located(index).has_index() and not overwrite:
         raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
     options: Any = {"key_type": key_type, "layout": layout, "max_partition_size": max_partition_size}
     options |= declared.options()
-    with TagMatch(device="cpu", threads=reading.threads, plane=reading.plane, **options) as tm:
-        for rows in reading.rows(tm, sets, expires):
+    columns = cli.named(data, "--data")
+    with TagMatch(device="cpu", threads=reading.threads, plane=reading.plane, data=columns, **options) as tm:
+        batches = reading.rows(tm, sets, expires, has_data=bool(columns))
+        if columns:
+            _put(tm, batches)
+        for rows in batches:
             tm.add_subscriptions(rows)
         if not (tm.stats()["staged"] or allow_empty):
             # Most likely its writer has failed, and an index that is there would be lost
@@ -294,14 +310,6 @@ def remove(index: cli.IndexToChange, sets: _Sets, *, reading: _Reading, missing:
     with _changed(index, reading) as tm:
         for rows in reading.rows(tm, sets, to_add=False):
             tm.remove_subscriptions(rows, missing=missing)
-
-
-_Data = Annotated[
-    list[str] | None,
-    cli.option(
-        "A column of data, and its type: the index has it then. May be repeated.", "--data", metavar="NAME=TYPE"
-    ),
-]
 
 
 @cli.with_options(reading=_Reading)

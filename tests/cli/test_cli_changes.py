@@ -330,9 +330,13 @@ DATA_TYPES = {
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
-def test_data_comes_from_files(tmp_path, form):
+@pytest.mark.parametrize("command", ["put", "build"])
+def test_data_comes_from_files(tmp_path, form, command):
     index, file = tmp_path / "index", tmp_path / f"rows.{form}"
-    TagMatch(index, device="cpu").save(index)
+    places = (file, index)
+    if command == "put":
+        TagMatch(index, device="cpu").save(index)
+        places = (index, file)
     if form == "parquet":
         pq.write_table(pa.Table.from_pylist(DATA_ROWS), file)
         types = {"email": "string", "rank": "int8", "on": "bool", "word": "dictionary"}
@@ -341,7 +345,7 @@ def test_data_comes_from_files(tmp_path, form):
         file.write_bytes(as_text if form == "csv" else as_json_lines(DATA_ROWS))
         types = DATA_TYPES
     others = ["--ignore-columns", ",".join(sorted({*DATA_TYPES} - {*types}))] if {*DATA_TYPES} - {*types} else []
-    done("put", index, file, *(f"--data={name}={kind}" for name, kind in types.items()), *others)
+    done(command, *places, *(f"--data={name}={kind}" for name, kind in types.items()), *others)
     for row in DATA_ROWS:
         expected = {name: value for name, value in row.items() if name in types}
         assert json.loads(done("get", index, row["key"]))["data"] == expected
