@@ -39,7 +39,15 @@ from tagmatch.spark.columns import (
     without_invalid,
 )
 from tagmatch.spark.join import check_strings
-from tagmatch.spark.session import NEWEST, SnapshotChoice, StoreSettings, located, location_in, warn_of_memory
+from tagmatch.spark.session import (
+    NEWEST,
+    SnapshotChoice,
+    StoreSettings,
+    check_workers,
+    located,
+    location_in,
+    warn_of_memory,
+)
 from tagmatch.spark.ship import Shipped
 from tagmatch.spark.source import TagMatchSource
 
@@ -163,6 +171,7 @@ def match_udf(
     manifest = place.manifest()
     wanted = Answers.of(place, manifest, output=output, unique=unique, **options)
     (answer,) = wanted.fields
+    check_workers(SparkSession.getActiveSession())
     warn_of_memory(SparkSession.getActiveSession(), files_nbytes(manifest))
     shipped = Shipped.of(place, manifest, snapshot)
 

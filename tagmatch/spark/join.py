@@ -54,7 +54,7 @@ from tagmatch.spark.columns import (
     quoted,
     spark_name,
 )
-from tagmatch.spark.session import SnapshotChoice, Strategy, location_in, warn_of_memory, with_settings
+from tagmatch.spark.session import SnapshotChoice, Strategy, check_workers, location_in, warn_of_memory, with_settings
 from tagmatch.spark.ship import Shipped, ship_join
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
 
@@ -169,6 +169,8 @@ def partition(
         Another job works on the index; it is named.
     IndexCorruptError
         The index to append to is damaged.
+    SparkUnavailableError
+        The Python of Spark's workers lacks tagmatch or Arrow, as a small job finds, once in a session.
     TagMatchError
         The index cannot be written.
 
@@ -240,6 +242,7 @@ def partition(
             f"{location} has declared attributes, which partition() does not know: add sets with TagMatch, "
             "or by the data source `tagmatch`"
         )
+    check_workers(spark)
     with errors_of_workers():
         return partition_sets(
             rows,
@@ -289,6 +292,7 @@ def optimize(spark: SparkSession, index: str | os.PathLike[str], *, sets_per_tas
     (sets_per_task,) = with_settings(spark, sets_per_task=sets_per_task)
     location = location_in(spark, index, "index")
     stored = replace(Stored.at(location), manifest=location.manifest())  # IndexNotFoundError
+    check_workers(spark)
     with errors_of_workers():
         merge_segments(spark, stored, stored.options(None, None), _checked_sets(sets_per_task))
 
@@ -406,11 +410,14 @@ def subset_join(
         There is a mistake in `only` or `score`.
     IndexNotFoundError, IndexCorruptError, IndexVersionError
         For the files at `index`.
+    SparkUnavailableError
+        The Python of Spark's workers lacks tagmatch or Arrow, as a small job finds, once in a session.
     TagMatchError
         The store does not answer, or does not take the credentials.
     """
     if not isinstance(queries, DataFrame):
         raise InvalidTypeError(f"queries must be a Spark DataFrame, not {type(queries).__name__}")
+    check_workers(queries.sparkSession)
     settings = with_settings(queries.sparkSession, strategy=strategy, ship_limit=ship_limit, skip_invalid=skip_invalid)
     strategy, ship_limit, skip_invalid = settings
     check_one_of("strategy", strategy, get_args(Strategy))

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import SplitResult, unquote, urlsplit
+from weakref import WeakSet
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from tagmatch.model.errors import InputFileError, InvalidValueError, SparkUnavailableError
 from tagmatch.model.options import Layout
@@ -87,6 +88,44 @@ def check_java() -> None:
         raise SparkUnavailableError(
             f"Spark needs Java {OLDEST_JAVA}, but {found} is {found_version.strip() or 'silent'}; {advice}"
         )
+
+
+# Sessions whose workers have been found to have all that tasks import
+_sound: WeakSet[SparkSession] = WeakSet()
+
+
+def check_workers(spark: SparkSession | None) -> None:
+    """See, once in a session, that the Python of its workers has tagmatch and Arrow: SparkUnavailableError.
+
+    A function without Arrow asks, as one with Arrow fails before it begins. Nothing is asked in local mode, if workers
+    run the very Python of the driver.
+    """
+    if not isinstance(spark, SparkSession) or spark in _sound:
+        return
+    context = getattr(spark, "_sc", None)  # Connect has none
+    is_own = context is not None and context.master.startswith("local") and context.pythonExec == sys.executable
+
+    def lacking(_: int) -> str:
+        import sys
+        from importlib.util import find_spec
+
+        names = [name for name in ("tagmatch", "pyarrow", "pandas") if find_spec(name) is None]
+        return f"{sys.executable} lacks {', '.join(names)}" if names else ""
+
+    try:
+        asked = functions.udf(lacking, "string", useArrow=False)("id")
+        found = "" if is_own else str(spark.range(1).select(asked).collect()[0][0])
+    except PySparkException as error:
+        missing = re.search(r"No module named '(\w+)", str(error))
+        if missing is None:
+            raise
+        found = f"their Python lacks {missing[1]}"
+    if found:
+        raise SparkUnavailableError(
+            f"Spark's workers cannot run tagmatch: {found}; set PYSPARK_PYTHON, or spark.pyspark.python (on Connect "
+            "spark.sql.execution.pyspark.python), to the Python that has tagmatch, on each machine"
+        )
+    _sound.add(spark)
 
 
 # -- settings of tagmatch ----------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_join(tmp_path: Path) -> None:
     done = bench(tmp_path, "--part", "join", "--join-sets", "300", "--queries", "40")
     found = Found(tmp_path, "spark-join")
     (title,) = found.panels
-    assert list(found.places(title)) == [*JOINS, "match_many"]
+    assert list(found.places(title)) == [*JOINS, "match_many", "reading the queries"]
     assert found.limits == {
         "subset_join, ship: 40 queries": 50_000,
         "subset_join, shuffle against SQL: explode, join, count": 20,

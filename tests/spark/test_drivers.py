@@ -239,3 +239,35 @@ def test_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     old.chmod(0o755)
     with pytest.raises(SparkUnavailableError, match=r'Spark needs Java 17, but .*java is openjdk version "1.8.0_402"'):
         check_java()
+
+
+LACKING = """
+import sys
+from tagmatch import SparkUnavailableError
+from tagmatch.spark import match_udf, partition, spark_session, subset_join
+
+spark = spark_session("lacking", "local[1]")
+sets = spark.createDataFrame([(["a"], 1)], "tags array<string>, key long")
+for call in (partition, subset_join):
+    try:
+        call(sets, sys.argv[1])
+    except SparkUnavailableError as error:
+        print(error)
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("free_jvm")
+def test_workers_whose_python_lacks_what_they_need(tmp_path: Path) -> None:
+    """The call says so, before a task fails."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    make_index(tmp_path / "index", ROWS)
+    own = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
+    own |= {"PYSPARK_PYTHON": str(tmp_path / "bare/bin/python"), "PYTHONPATH": str(Path(__file__).parents[2])}
+    own |= {"PYSPARK_SUBMIT_ARGS": "--conf spark.python.daemon.module=pyspark.daemon pyspark-shell"}
+    command = [sys.executable, "-c", LACKING, str(tmp_path / "index")]
+    done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if "Spark's workers" in line]
+    assert len(told) == 2
+    assert all("lacks pyarrow, pandas; set PYSPARK_PYTHON, or spark.pyspark.python" in line for line in told)
