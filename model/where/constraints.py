@@ -128,7 +128,7 @@ def _cuts(written: str) -> tuple[tuple[Side, str], ...]:
 
 
 _TABLE = (
-    Operator("=", "equals `v`", 1, cuts=_cuts("[v]v"), elsewhere=("==", "===")),
+    Operator("=", "equals `v`", 1, cuts=_cuts("[v]v"), elsewhere=("==", "===", ":")),
     Operator("!=", "does not equal `v`", 1, cuts=_cuts("[v]v"), is_other=True, elsewhere=("<>", "!==")),
     Operator("<", "comes before `v`, of the same type", 1, "ordered", _cuts("[b[v")),
     Operator("<=", "comes before `v`, or equals it", 1, "ordered", _cuts("[b]v"), elsewhere=("=<",)),
@@ -147,7 +147,7 @@ _TABLE = (
         1,
         "texts",
         kind=MATCHES,
-        elsewhere=("regexp", "rlike", "similar"),
+        elsewhere=("regexp", "rlike", "similar", "=~", "~"),
     ),
     Operator("phrase", "has these words, one after the other", 1, "texts", kind=CONTAINS, elsewhere=("match_phrase",)),
     Operator("exists", "is any, even NaN", 0, is_other=True),

@@ -155,7 +155,8 @@ _WRITTEN_HERE = {
     **{written: own.name for own in OPERATORS.values() for written in own.elsewhere},
     **{word: word for word in KEYWORDS},
 }  # fmt: skip
-_OPERATOR_OR_WORD = re.compile(r"[=<>!&|]+|[^\W\d]\w*")
+_OPERATOR_OR_WORD = re.compile(r"[=<>!&|~:]+|[^\W\d]\w*")
+_SHORT_DURATION = re.compile(r"[+-]\s*[0-9]+\s*(?:ms|[smhdwMy])\b")
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _UNCLOSED = {'"': 'a " that closes this text', "`": "a ` that closes this name"}
 
@@ -222,6 +223,8 @@ def instead(text: str, position: int, accepted: set[str]) -> str:
         return f"; {shown_text(there)} is written {shown_text(wanted)} here"
     if there.lower() in ("is", "null", "none", "nil"):
         return "; a value that is missing is found with not exists(name)"
+    if _SHORT_DURATION.match(text, position):
+        return "; the message's time less a week is written now() - 7 days here"
     character = text[position : position + 1]
     if character in ("'", "‘", "’", "“", "”"):
         return "; put texts in double quotes"

@@ -130,7 +130,8 @@ def _parse(text: str) -> Expression:
 
 
 def _no_text(given: object) -> InvalidTypeError:
-    return InvalidTypeError(f"where must be a str, not {type(given).__name__} {given!r:.80}")
+    hint = "; importing.elasticsearch makes one of a query" if isinstance(given, dict) else ""
+    return InvalidTypeError(f"where must be a str, not {type(given).__name__} {given!r:.80}{hint}")
 
 
 @v_args(inline=True)

@@ -145,6 +145,7 @@ def test_no_text() -> None:
         for name in ("add_set", "remove_set"):
             told = said(lambda tm, name=name, where=where: getattr(tm, name)(*ONE, where=where), TypeError)
             assert told.startswith("where must be a str, not ")
+            assert ("importing.elasticsearch" in told) is isinstance(where, dict)
 
 
 @pytest.mark.parametrize(

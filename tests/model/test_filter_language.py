@@ -56,6 +56,12 @@ MISTAKES = [
     ("price < 10 or or", 15, f'expected {_TEST}, found "or"'),
     ("price < 10 & b = 1", 12, 'expected "and", "or" or the end, found "&"; "&" is written "and" here'),
     ("a = 1 && b = 1", 7, 'expected "and", "or" or the end, found "&"; "&&" is written "and" here'),
+    ("a >= now() - 7 d", 12, 'expected "and", "or" or the end, found "-"; the message\'s time less a week is written '
+                            "now() - 7 days here"),
+    ("a >= now-7d", 9, 'expected "and", "or" or the end, found "-7"; the message\'s time less a week is written '
+                       "now() - 7 days here"),
+    ("a : 3", 3, f'expected {_OPERATOR}, found ":"; ":" is written "=" here'),
+    ('a ~ "b"', 3, f'expected {_OPERATOR}, found "~"; "~" is written "matches" here'),
     ("a = 1 || b = 1", 7, 'expected "and", "or" or the end, found "|"; "||" is written "or" here'),
     ("!(a = 1)", 1, f'expected {_TEST}, found "!"; "!" is written "not" here'),
     ("a <> 1", 4, f'expected {_SIDE}, found ">"; "<>" is written "!=" here'),
