@@ -9,6 +9,7 @@ values, and each test may hold for another one.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -264,10 +265,9 @@ def _conjunction(terms: Terms) -> Terms:
         left.difference_update(given)
         asked = sorted({_less(test, negated) for test in given}, key=_tag_of)
         left.update(asked)
-        least: list[int] = []
-        sizes = _sets_of(asked)
-        for test in sorted(asked, key=lambda test: sizes[test].bit_count()):
-            own = sizes[test]
+        # As many as may be told apart in little time
+        least, sets = list[int](), _sets_of(asked if len(asked) <= MAX_CONJUNCTIONS else ())
+        for test, own in sorted(sets.items(), key=lambda each: each[1].bit_count()):
             if any(not other & ~own for other in least):
                 left.discard(test)
             else:
@@ -318,14 +318,22 @@ def _opposed(terms: Terms) -> Terms:
 def _merged(rows: set[Terms]) -> set[Terms]:
     """Rows that differ in one test of an attribute as one, as far as there is a test for it."""
     groups: dict[tuple[str, Terms], dict[Constraint, Terms]] = {}
-    for row in sorted(rows, key=_order) if len(rows) > 1 else ():
+    several = set[str]()
+    alike: dict[frozenset[object], list[Terms]] = {}
+    for row in rows if len(rows) > 1 else ():
+        alike.setdefault(frozenset(map(_head, row)), []).append(row)
+    # Rows of so many terms as take little time
+    found = (row for some in alike.values() if len(some) > 1 for row in some if len(row) <= MAX_CONJUNCTIONS)
+    for row in sorted(found, key=_order):
+        names = Counter(term.attribute for term in row if _is_asked(term))
+        several.update(name for name, count in names.items() if count > 1)
         for term in row:
             if _is_asked(term):
                 groups.setdefault((term.attribute, row - {term}), {})[term] = row
-    _have_implied(groups)
+    _have_implied(groups, several)
     left = set(rows)
-    several = [(name, _order(rest), rest, tests) for (name, rest), tests in groups.items() if len(tests) > 1]
-    for _, _, rest, tests in sorted(several, key=lambda group: group[:2]):
+    to_merge = [(name, _order(rest), rest, tests) for (name, rest), tests in groups.items() if len(tests) > 1]
+    for _, _, rest, tests in sorted(to_merge, key=lambda group: group[:2]):
         there = {test: row for test, row in tests.items() if row in left}
         if len(there) > 1:
             left.difference_update(there.values())
@@ -333,10 +341,13 @@ def _merged(rows: set[Terms]) -> set[Terms]:
     return left
 
 
-def _have_implied(groups: dict[tuple[str, Terms], dict[Constraint, Terms]]) -> None:
-    """Give rows with more terms those tests, from rows with fewer terms, that imply the further terms."""
+def _have_implied(groups: dict[tuple[str, Terms], dict[Constraint, Terms]], names: Collection[str]) -> None:
+    """Give rows with more terms those tests, from rows with fewer terms, that imply the further terms.
+
+    `names` are attributes that a row has several tests of.
+    """
     alike: dict[tuple[str, Terms], list[Terms]] = {}
-    for name, rest in groups:
+    for name, rest in (each for each in groups if each[0] in names):
         alike.setdefault((name, frozenset(term for term in rest if not _is_asked(term, name))), []).append(rest)
     for (name, _), rests in alike.items():
         for rest in rests if 1 < len(rests) <= MAX_CONJUNCTIONS else ():
@@ -350,18 +361,24 @@ def _have_implied(groups: dict[tuple[str, Terms], dict[Constraint, Terms]]) -> N
 
 def _without_implied(rows: list[Terms]) -> list[Terms]:
     """The rows that imply no other row."""
+    if len(rows) == 1:
+        return rows
     tests: dict[tuple[str, bool], set[Constraint]] = {}
     for term in chain.from_iterable(rows):
         if _is_range(term):
             tests.setdefault((term.attribute, term.negated), set()).add(term)
     sets = {test: own for (_, negated), some in tests.items() for test, own in _sets_of(some, negated=negated).items()}
-    found: list[tuple[int, set[object], list[tuple[object, int]]]] = []
-    for place, row in enumerate(rows):
-        found.append((place, set(map(_head, row)), [(_head(term), sets[term]) for term in row if _is_range(term)]))
+    bits: dict[object, int] = {}
+    heads, asked = list[int](), list[list[tuple[int, int]]]()
+    for row in rows:
+        own = [(bits.setdefault(_head(term), 1 << len(bits)), term) for term in row]
+        heads.append(sum({bit for bit, _ in own}))
+        asked.append([(bit, sets[term]) for bit, term in own if _is_range(term)])
     left = [True] * len(rows)
-    for at, heads, own in found:
-        for place, others, asked in found:
-            if place != at and left[place] and others <= heads and _all_imply(own, asked):
+    for at, head in enumerate(heads):
+        others = ~head
+        for place in [place for place, wanted in enumerate(heads) if not wanted & others]:
+            if place != at and left[place] and _all_imply(asked[at], asked[place]):
                 left[at] = False
                 break
     return [row for row, is_left in zip(rows, left, strict=True) if is_left]
@@ -372,7 +389,7 @@ def _head(term: Term) -> object:
     return (term.attribute, term.negated) if _is_range(term) else term
 
 
-def _all_imply(own: Sequence[tuple[object, int]], asked: Sequence[tuple[object, int]]) -> bool:
+def _all_imply(own: Sequence[tuple[int, int]], asked: Sequence[tuple[int, int]]) -> bool:
     """Whether each set of values that is asked for has one of a row's own in it, of the same head."""
     for head, wanted in asked:
         for name, values in own:

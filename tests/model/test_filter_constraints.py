@@ -495,3 +495,20 @@ def test_as_deep_as_is_allowed() -> None:
     for count in (MAX_DEPTH + 1, 100_000):
         with pytest.raises(FilterError, match=r"^where: parentheses and `not` are more than 100 within each other"):
             rows_of("not " * count + "a = 1")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (" and ".join(f"a{number % 50} != {number}" for number in range(10_000)), 1),
+        (" or ".join(" and ".join(f"a{at} = {at + more}" for at in range(4_000)) for more in (0, 1)), 2),
+        (" and ".join(f"a between {number} and {20_000 - number}" for number in range(10_000)), 1),
+        (" or ".join(f"(p >= {number} and p < {number + 1})" for number in range(0, 1_000, 3)), 334),
+        ("".join(f"(a{at} = 1 or b{at} = 2) and (" for at in range(30)) + "c = 1" + ")" * 30, 256),
+        ("a not in {" + ", ".join(map(str, range(20_000))) + "}", 1),
+    ],
+    ids=["unequal", "two long ones", "ranges", "alternatives", "nested", "list"],
+)
+def test_long_expressions_are_read_in_a_time_that_grows_with_them(text: str, count: int) -> None:
+    """Terms and alternatives are not compared with each other one by one."""
+    assert len(rows_of(text)) == count
