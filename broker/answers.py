@@ -60,6 +60,13 @@ from tagmatch.partitioner.consolidation import to_merge
 Body = Mapping[str, Any]
 
 
+#: What messages call the types that values of JSON have in Python
+KIND_NAMES: dict[type, str] = {
+    bool: "true or false", int: "an integer", float: "a number", str: "a string", list: "a list", dict: "an object",
+    NoneType: "null",
+}  # fmt: skip
+
+
 def options_of(call: Callable[..., Any], found: Body, what: str) -> dict[str, Any]:
     """Options in JSON, which are keyword arguments of the call; `what` is how messages call them."""
     known = kinds_of(call)
@@ -68,7 +75,7 @@ def options_of(call: Callable[..., Any], found: Body, what: str) -> dict[str, An
             raise InvalidValueError(f"{what} has no option {name[:60]!r}{near_match(name, [*known])}")
         kinds = known[name]
         if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
-            wanted = " or ".join("null" if kind is NoneType else kind.__name__ for kind in kinds)
+            wanted = " or ".join(KIND_NAMES[kind] for kind in kinds)
             raise InvalidTypeError(f"{what}: {name} must be {wanted}, not {str(value)[:60]!r}")
     return dict(found)
 

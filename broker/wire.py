@@ -65,7 +65,7 @@ def read_json(data: bytes, what: str) -> dict[str, Any]:
         raise InvalidValueError(f"{what} must have at most {MAX_JSON:,} bytes, not {len(data):,}")
     found = json_values.read_json(data, what) if data else {}
     if not isinstance(found, dict):
-        raise InvalidValueError(f"{what} must be a JSON object, not {type(found).__name__}")
+        raise InvalidValueError(f"{what} must be a JSON object, not {json.dumps(found)[:60]}")
     return found
 
 

@@ -23,7 +23,7 @@ from tagmatch.broker.http.preconditions import Repeats, digest_of, seconds_in
 from tagmatch.broker.http.routes import CONSOLE, EVENTS, ROUTES, Route
 from tagmatch.broker.http.sites import Sites
 from tagmatch.broker.http.sockets import Receive, Send, SocketCall
-from tagmatch.broker.http.streams import Sender, form_of, form_wanted, rows_in
+from tagmatch.broker.http.streams import Sender, codec_of, form_of, form_wanted, rows_in, unpacked
 from tagmatch.broker.wire import MAX_JSON, GoneError, read_json, write_json
 from tagmatch.model.errors import DeadlineMissed, TagMatchError, UnavailableError
 
@@ -105,6 +105,8 @@ class App:
         key, body = call.header("idempotency-key") if route.role == "write" else "", b""
         if route.rows is None:
             body = await call.whole(MAX_JSON)
+            if b"content-encoding" in call.headers and (codec := codec_of(call)):
+                body = unpacked(body, codec, MAX_JSON)
         elif key:  # the request is compared as a whole, and read after that
             body = call.body = await call.whole(self.service.config.server.max_message_bytes)
         if not key:

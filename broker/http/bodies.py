@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from tagmatch.broker.answers import kinds_of
+from tagmatch.broker.answers import KIND_NAMES, kinds_of
 from tagmatch.broker.wire import http_status_of, line_of, name_of, write_json
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.names import near_match
@@ -103,8 +103,7 @@ def _typed(kinds: tuple[type, ...], text: str, what: str) -> Any:
                 return kind(text)
             except ValueError:
                 if str not in kinds:
-                    name = {int: "an integer", float: "a number"}[kind]
-                    raise InvalidTypeError(f"{what} must be {name}, not {text[:60]!r}") from None
+                    raise InvalidTypeError(f"{what} must be {KIND_NAMES[kind]}, not {text[:60]!r}") from None
     if str not in kinds:
         raise InvalidTypeError(f"{what} has no form in a URL; give it in the body")
     return text

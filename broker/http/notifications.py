@@ -254,8 +254,7 @@ def _rows_of(call: HttpCall, kind: str, body: bytes) -> list[MessageRow]:
     if kind in ("application/x-ndjson", "application/jsonl"):
         given = [read_json(line, f"line {number}") for number, line in enumerate(body.splitlines(), 1) if line.strip()]
     elif kind in ("", "application/json", "application/x-www-form-urlencoded"):  # the last one is that of curl -d
-        found = read_json(body, "the body")
-        return _messages_in(call, found)
+        return _messages_in(call, read_json(body, "the body"))
     else:
         raise RefusedError(
             415,

@@ -57,7 +57,7 @@ _CONTINUED, _END = b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\0\0\0\0"
 def form_of(given: str) -> Form:
     """The form that a header `content-type` names; without one it is JSON."""
     kind = given.partition(";")[0].strip().lower()
-    if not kind:
+    if kind in ("", "application/x-www-form-urlencoded"):  # the last one is that of curl -d
         return "json"
     if kind not in KINDS:
         raise RefusedError(415, f"the body must be {', '.join(KINDS)}, not {kind[:60]!r}: give its Content-Type")
@@ -107,13 +107,28 @@ class _Body(io.RawIOBase):
 
 def reader_of(call: HttpCall) -> Read:
     """What reads a body, decompressed, some at a time."""
-    codec = call.header("content-encoding").strip().lower()
     body = _Body(call)
+    codec = codec_of(call)
+    return _decompressed(body, codec) if codec else lambda size: body.some(min(size, _PART))
+
+
+def codec_of(call: HttpCall) -> str:
+    """The codec of a body, empty if it has none."""
+    codec = call.header("content-encoding").strip().lower()
     if codec in ("", "identity"):
-        return lambda size: body.some(min(size, _PART))
+        return ""
     if codec not in CODECS:
         raise RefusedError(415, f"Content-Encoding must be {' or '.join(CODECS)}, not {codec[:60]!r}")
-    stream = pa.CompressedInputStream(pa.PythonFile(body, "r"), codec)
+    return codec
+
+
+def unpacked(data: bytes, codec: str, most: int) -> bytes:
+    """A body, decompressed, which is of at most `most` bytes then."""
+    return whole_of(_decompressed(io.BytesIO(data), codec), most)
+
+
+def _decompressed(file: Any, codec: str) -> Read:
+    stream = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
 
     def read(size: int) -> bytes:
         try:

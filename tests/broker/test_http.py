@@ -96,6 +96,7 @@ def test_the_best_keys_of_a_message(both):
         assert client.ask("PUT", f"/subscriptions/{key}", {"tags": ["best"], "data": {"size": size}})[0] == 200
     for message in ({"tags": ["best"]}, {"tags": ["best", "x"], "attributes": {"a": 2}, "location": [1, 2]}):
         for more in (
+            {"limit": 2},
             {"limit": 2, "order_by": "size desc"},
             {"limit": 3, "order_by": "size"},
             {"limit": 2, "score": "size * -1"},
@@ -105,7 +106,7 @@ def test_the_best_keys_of_a_message(both):
             assert (status, found) == (200, client.ask("POST", "/match_many?" + urlencode(more), [message])[2][0])
     assert found == {"keys": [23, 21]}
     for more, what in (
-        ({"limit": 2}, "order_by"), ({"order_by": "size"}, "limit"), ({"limit": 0, "order_by": "size"}, "limit"),
+        ({"order_by": "size"}, "limit"), ({"limit": 0, "order_by": "size"}, "limit"),
         ({"limit": 1, "order_by": "siz"}, "siz"), ({"limit": 1, "score": "size +"}, "score"),
         ({"limit": 1, "order_by": "size", "unique": True}, "without unique"),
         ({"limit": 1, "order_by": "size", "within": "circle(1, 2, 3)"}, "without within"),
@@ -116,6 +117,25 @@ def test_the_best_keys_of_a_message(both):
         assert what in problem["detail"]
     assert client.ask("POST", "/delete", [{"key": key} for key in (21, 22, 23)])[2]["changes"]["removed"] == 3
     assert service.index.match(["best"]) == []
+
+
+def test_a_body_of_one_object_may_be_compressed(both):
+    service, _ = both
+    with contextlib.closing(Http(service)) as client:
+        data = b'{"tags": ["a", "a"]}'
+        for codec, packed in (("gzip", gzip.compress(data)), ("zstd", pa.compress(data, "zstd", asbytes=True))):
+            found = client.ask("POST", "/match", packed, Content_Encoding=codec)
+            assert found[::2] == (200, {"keys": []}), codec
+            for odd in (packed[:-5], b"hello", packed + b"x"):
+                status, _, problem = client.ask("POST", "/match", odd, Content_Encoding=codec)
+                assert status == 400 or (codec, odd) == ("gzip", packed + b"x")
+                assert "no " + codec in str(problem) or status == 200 or "JSON" in str(problem)
+        assert client.ask("POST", "/match", gzip.compress(b" " * (9 << 20)), Content_Encoding="gzip")[0] == 413
+        assert client.ask("POST", "/match", data, Content_Encoding="br")[0] == 415
+        assert client.ask("POST", "/match", data, Content_Encoding="identity")[0] == 200
+        # What `curl -d` says that it sends
+        form = {"Content_Type": "application/x-www-form-urlencoded"}
+        assert client.ask("POST", "/match_many", [{"tags": []}], **form)[::2] == (200, [{"keys": []}])
 
 
 def test_many_are_deleted_removed_and_moved(both):
@@ -174,7 +194,9 @@ def test_places(both):
     ("method", "path", "body", "status", "detail"),
     [
         ("POST", "/match", {"tagz": ["a"]}, 400, "no option 'tagz'; is 'tags' meant?"),
-        ("POST", "/match", {"tags": "a"}, 400, "tags must be list"),
+        ("POST", "/match", {"tags": "a"}, 400, "tags must be a list or null, not 'a'"),
+        ("POST", "/match", {"within": 5}, 400, "within must be an object or a string or null, not '5'"),
+        ("POST", "/match", b"null", 400, "must be a JSON object, not null"),
         ("POST", "/match", b"{", 400, "is no JSON"),
         ("POST", "/match", b"\xff", 400, "no UTF-8"),
         ("POST", "/match", [1], 400, "must be a JSON object"),
