@@ -28,7 +28,7 @@ from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.model.parallel import ask_many, threads_of_arrow
 from tagmatch.model.storage.byte_store import ByteStore, in_a_line
 from tagmatch.model.storage.files import ADVICE, Entry
-from tagmatch.model.storage.format import CONSTRAINTS, DELETED_PREFIX, Manifest, number_of, parts_of
+from tagmatch.model.storage.format import CONSTRAINTS, DELETED_PREFIX, RECORDS, Manifest, number_of, parts_of
 from tagmatch.model.storage.tables import OpenFile, checked_columns, reject_reserved, segments_of
 from tagmatch.model.tables import LONG_AGO, Segment, Snapshot
 
@@ -69,15 +69,22 @@ class SparseTable:
 
     def columns(self, name: str) -> dict[str, pa.Array]:
         """The columns, whose bytes are those of the mapped file, of the table of this name."""
-        place = _FIRST_MESSAGE
-        for _ in range(2):
-            place += _BEFORE_MESSAGE
-            place += self._length(place - 4)
+        place = self._behind_message(self._behind_message(_FIRST_MESSAGE))
         self._fetch_bytes(0, place)
         end = self.size - _BEHIND_FOOTER
         self._fetch_bytes(end - self._length(end), self.size)
         with threads_of_arrow():
             return checked_columns(name, pa.ipc.open_file(pa.BufferReader(self._mapped)).read_all())
+
+    def no_rows(self, name: str) -> dict[str, pa.Array]:
+        """The columns without any values."""
+        end = self._behind_message(_FIRST_MESSAGE)
+        self._fetch_bytes(0, end)
+        return checked_columns(name, pa.ipc.read_schema(self._mapped[_FIRST_MESSAGE:end]).empty_table())
+
+    def _behind_message(self, place: int) -> int:
+        """Where the message that begins at a place ends."""
+        return place + _BEFORE_MESSAGE + self._length(place + _BEFORE_MESSAGE - 4)
 
     def _length(self, place: int) -> int:
         """The length that stands there."""
@@ -148,10 +155,15 @@ class _Tables:
     _sorted: list[SparseTable] = field(default_factory=list)
 
     def table(self, name: str, path: str, files: dict[str, Entry]) -> tuple[dict[str, pa.Array], list[OpenFile]]:
-        """See `Read`: only the places of columns are known yet, and no values; only we write the files."""
+        """See `Read`: only the places of columns are known yet, and no values; only we write the files.
+
+        No task looks at records, so of these only the types of columns are known.
+        """
         parts = {part: files[part]["bytes"] for part in parts_of(files, path)}
         with self.errors():
             table = SparseTable(self.store, self.folder / path, parts)
+            if name == RECORDS:
+                return table.no_rows(name), []
             columns = table.columns(name)
         bisect.insort(self._sorted, table, key=_ADDRESS)
         return columns, []

@@ -204,7 +204,8 @@ def partition(
         cast = "long"
     else:
         raise InvalidTypeError(
-            f"column {key!r} must be a string, an integer or a decimal of scale 0, not {kind.simpleString()}"
+            f"column {key!r} must be a string, an integer or a decimal of scale 0, not {kind.simpleString()}; "
+            "make strings of such keys, as by hex or concat_ws"
         )
     sets_per_task = _checked_sets(sets_per_task)
     columns = [col(quoted(tags)).alias("tags"), col(quoted(key)).cast(cast).alias("key")]

@@ -179,7 +179,10 @@ def _key_type_in(schema: pa.Schema) -> KeyType:
         return "string"
     if pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale == 0):
         return "integer"
-    raise InvalidTypeError(f"column 'key' must be a string, an integer or a decimal of scale 0, not {kind}")
+    raise InvalidTypeError(
+        f"column 'key' must be a string, an integer or a decimal of scale 0, not {kind}; make strings of such keys, as "
+        "by hex or concat_ws"
+    )
 
 
 _READING: Parsers = {"path": str, "snapshot": int, "setsPerPartition": whole}

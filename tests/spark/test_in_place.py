@@ -286,3 +286,24 @@ def test_what_is_damaged(bucket: Any, uri: str, counted: Counted) -> None:
     assert len(sets_of(plan_of(uri, 1000), 5, 1000)) == 1
     # Of the snapshot before nothing is left
     assert len([path for path in counted.folder.rglob("segment-*") if path.is_dir()]) == 1
+
+
+@pytest.mark.usefixtures("bucket")
+def test_the_driver_finds_columns_of_data_at_the_ends_of_tables(tmp_path: Path, uri: str, counted: Counted) -> None:
+    """Of an index on a store, which it does not copy."""
+    types = {"name": "string", "size": "int64", "kind": "dictionary"}
+    with TagMatch(tmp_path / "index", device="cpu", threads=1, data=types) as tm:
+        rows = [{"name": f"the name of {key}", "size": key, "kind": f"kind {key % 3}"} for key in range(3000)]
+        data = {name: [row[name] for row in rows] for name in types}
+        tm.put_many(pa.table({"tags": [[f"tag {key}", "a"] for key in range(3000)], "key": range(3000), **data}))
+        tm.consolidate()
+        tm.save(uri)
+    location = location_of(uri, "index")
+    counted.forget()
+    given: dict[str, Any] = {"limit": None, "order_by": None, "score": None}
+    manifest = location.manifest()
+    found = Answers.of(location, manifest, output="rows", only="size > 1", columns=["kind"], **given)
+    assert [field.name for field in found.fields] == ["key", "kind"]
+    assert 0 < sum(counted.of_tables.values()) < files_nbytes(manifest) / 5
+    # Nor does a task of the shuffle look at records, whose dictionaries stand before the places of columns
+    assert len(sets_of(plan_of(uri, 1000), 0, 1000)) == 1000
