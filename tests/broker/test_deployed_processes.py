@@ -32,7 +32,7 @@ def replaced(text, changes):
 
 
 class Container:
-    """A command with an address of its own, and with folders of ours in place of those that are mounted."""
+    """A command with another address, and with temporary folders in place of the mounted ones."""
 
     def __init__(self, address, command, mounted):
         self.address = address
