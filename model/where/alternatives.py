@@ -322,7 +322,7 @@ def _merged(rows: set[Terms]) -> set[Terms]:
     alike: dict[frozenset[object], list[Terms]] = {}
     for row in rows if len(rows) > 1 else ():
         alike.setdefault(frozenset(map(_head, row)), []).append(row)
-    # Rows of so many terms as take little time
+    # Rows with more terms than this would take long
     found = (row for some in alike.values() if len(some) > 1 for row in some if len(row) <= MAX_CONJUNCTIONS)
     for row in sorted(found, key=_order):
         names = Counter(term.attribute for term in row if _is_asked(term))
