@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,13 @@ from tagmatch.model.where.constraints import (
     RANGES,
     SUFFIX,
     Constraint,
+    Operator,
     name_text,
 )
+from tagmatch.model.where.declared import Declared, reading
 from tagmatch.model.where.language import stored_rows, terms_of
 from tagmatch.model.where.types import Network
-from tagmatch.model.where.values import key_of, type_of
+from tagmatch.model.where.values import Value, key_of, type_of
 from tagmatch.partitioner.choosing import Chosen, chosen_of
 from tagmatch.partitioner.consolidation import StagedChanges, consolidated
 from tagmatch.pipeline.areas.positions import Clients
@@ -56,6 +59,19 @@ from tagmatch.pipeline.segment import ids_of
 _MESSAGES = 1 << 13
 # Numbers of keys are looked up in a table if the greatest is at most this many times the number of keys
 _SPARSE = 8
+# Integers that are decimals to attributes
+_UNSIGNED = range(2**63, 2**64)
+
+
+class _OfData(Declared):
+    """How the operands of expressions about data are read: columns have greater integers than attributes."""
+
+    def operands(self, name: str, operator: Operator, given: Sequence[Value]) -> Sequence[Value]:  # noqa: ARG002
+        """As they are given, with integers that need an unsigned column as decimals."""
+        return [Decimal(value) if isinstance(value, int) and value in _UNSIGNED else value for value in given]
+
+
+_OF_DATA = _OfData((), strict=False)
 
 
 class DataTest:
@@ -65,7 +81,9 @@ class DataTest:
         if not isinstance(text, str):
             raise InvalidTypeError(f"{what} must be a string, not {type(text).__name__} {text!r:.80}")
         try:
-            terms, rows = list(terms_of(text)), stored_rows(text, plane=False)
+            with reading(_OF_DATA):
+                terms = list(terms_of(text))
+            rows = stored_rows(text, plane=False, declared=_OF_DATA)
         except FilterError as error:
             raise FilterError(f"{what}: {str(error).removeprefix('where: ')}") from None
         for term in terms:

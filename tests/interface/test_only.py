@@ -171,6 +171,16 @@ def test_names_of_keys_places_and_expiry(layout):
         assert sorted(tm.match(["cat"], location=(9, 45), only='tenant = "acme"')) == now
 
 
+def test_integers_without_a_sign():
+    with TagMatch(threads=1, device="cpu", data={"number": "uint64"}) as tm:
+        put_all([(at, ["a"], None, {"number": number}) for at, number in enumerate((5, 2**63, 2**64 - 1))], tm)
+        cases = {f"= {2**64 - 1}": [2], f"in {{5, {2**63}}}": [0, 1], f"> {2**63}": [2], f"!= {2**63}": [0, 2]}
+        for test, keys in cases.items():
+            assert sorted(tm.match(["a"], only=f"number {test}")) == keys
+        with pytest.raises(FilterError, match="an integer must be from"):
+            tm.match(["a"], only=f"number = {2**64}")
+
+
 def test_an_expression_that_was_let_go_is_asked_again():
     with TagMatch(threads=1, device="cpu", data={"rank": "int64"}) as tm:
         put_all([(rank, ["a"], None, {"rank": rank}) for rank in range(100)], tm)
