@@ -184,7 +184,7 @@ class HttpCall(Call):
         headers: Headers = [(b"content-type", answer.kind), *answer.headers, *self.more_headers]
         head = head_of(answer.status, headers, len(body), stays=self.request.stays and not self.waits_for_go)
         self.has_begun = True
-        await self._write(head if self.method == "HEAD" or answer.status == 304 else head + body)
+        await self._write(head if self.method == "HEAD" or answer.status in (204, 304) else head + body)
         self.is_whole = True
 
 

@@ -147,6 +147,21 @@ def test_what_is_no_request_is_a_problem(service, request_, status):
     wait_until(lambda: service.limits.stats()["calls"] == 0)
 
 
+def test_answers_without_a_body_have_none(service):
+    known = asked(service, b"GET /subscriptions/1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    tag = known.partition(b"etag: ")[2].partition(b"\r")[0].decode()
+    for begin, status in [
+        ("OPTIONS /match", 204),
+        ("HEAD /healthz", 200),
+        (f"GET /subscriptions/1 HTTP/1.1\r\nIf-None-Match: {tag}", 304),
+    ]:
+        first = begin if "HTTP" in begin else f"{begin} HTTP/1.1"
+        rest = "\r\nHost: localhost\r\n\r\n"
+        found = asked(service, (first + rest).encode() + post("/match", MESSAGE, "Connection: close"))
+        assert found.startswith(b"HTTP/1.1 %d " % status)
+        assert found.partition(b"\r\n\r\n")[2].startswith(b"HTTP/1.1 200 OK"), begin
+
+
 def test_odd_targets(service):
     for target, status in [
         ("http://localhost/healthz", 200),
