@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import graphlib
 import ipaddress
+import os
 import re
 import ssl
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,8 @@ ROLES: tuple[Role, ...] = ("read", "write", "admin")
 WhenFull = Literal["disconnect", "drop_oldest", "drop_newest"]
 #: Whether a notification leaves the outbox when it is handed over, or when it is acknowledged
 Guarantee = Literal["at_most_once", "at_least_once"]
+#: The same of a gateway, from a message's arrival to its notifications
+Delivery = Literal["at_most_once", "at_least_once", "exactly_once"]
 #: The outcome of messages for which the queue of the hub has no room
 WhenBusy = Literal["wait", "drop"]
 #: Where a message says what it is: in its properties alone, or also in its payload, a JSON object
@@ -429,7 +432,7 @@ class GatewayOptions(Section):
     # `json`: a payload is an object, perhaps with tags, attributes, location; `cloudevents`: events come and go
     form: Form = _one_of("properties", Form)
     session: str = _text("gateway")  # Name of the session whose notifications go out
-    guarantee: Guarantee = _one_of("at_least_once", Guarantee)  # From a message's arrival to its notification
+    guarantee: Delivery = _one_of("at_least_once", Delivery)  # From a message's arrival to its notification
     # What happens to notifications for which the outbox of the gateway has no room
     when_full: WhenFull = _one_of("drop_newest", Literal["drop_newest", "drop_oldest"])
     max_waiting: int = _integer(10_000, 1, _MAX_COUNT)  # Messages that have come and are not matched yet, at most
@@ -446,6 +449,7 @@ class GatewayOptions(Section):
     #: How this kind of broker names its topics or subjects, and the class of its gateways, which is imported if need be
     naming: ClassVar[Naming]
     gateway: ClassVar[str]
+    guarantees: ClassVar[tuple[Delivery, ...]] = ("at_most_once", "at_least_once")
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -456,6 +460,15 @@ class GatewayOptions(Section):
             if place and not self.naming.is_usable(place, wildcards=may_have_wildcards):
                 what = f"a {self.naming.place}" + (" or a filter of them" if may_have_wildcards else ", no filter")
                 raise InvalidValueError(f"{name} must be {what}, not {place!r}")
+
+        if self.guarantee not in self.guarantees:
+            allowed = " or ".join(map(repr, self.guarantees))
+            raise InvalidValueError(f"guarantee must be {allowed} here, not {self.guarantee!r}")
+
+    @property
+    def session_guarantee(self) -> Guarantee:
+        """The guarantee of the session whose notifications go out."""
+        return "at_most_once" if self.guarantee == "at_most_once" else "at_least_once"
 
     @property
     def address(self) -> str:
@@ -536,37 +549,98 @@ class NatsOptions(BrokerOptions):
     gateway: ClassVar[str] = "tagmatch.broker.nats:NatsGateway"
 
 
+#: Options of librdkafka that are not passed on, and why: the gateway sets them, or what it promises would not hold
+_OWN_OPTIONS = {
+    "bootstrap.servers": "give host and port",
+    "metadata.broker.list": "give host and port",
+    "group.id": "give group",
+    "transactional.id": "give transactional_id",
+    "session.timeout.ms": "give session_timeout",
+    "message.timeout.ms": "give flush_timeout",
+    "delivery.timeout.ms": "give flush_timeout",
+    **dict.fromkeys(("enable.auto.commit", "enable.auto.offset.store"), "messages would be lost"),
+    **dict.fromkeys(("enable.idempotence", "acks", "request.required.acks"), "notifications would be lost"),
+    "isolation.level": "messages of transactions that were aborted would come",
+    "enable.partition.eof": "it brings records that are no messages",
+    "delivery.report.only.error": "the gateway sets it",
+    "plugin.library.paths": "a configuration loads no code",
+}
+_SECRET = re.compile(r"password|secret|sasl\.jaas|\.pem$")
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaOptions(BrokerOptions):
     """A gateway to Kafka; other options are those of `BrokerOptions`."""
 
-    port: int = _integer(9092, 1, 65_535)
+    port: int = _integer(9092, 1, 65_535)  # Of each host, several of which are divided by commas, that has none
     session: str = _text("kafka")
     group: str = _checked("tagmatch", _check_name)  # The consumer group: each message goes to one of its gateways
     session_timeout: float = _checked(45.0, _check_positive)  # Seconds of silence until others take a gateway's part
     sasl_mechanism: str = _one_of("SCRAM-SHA-512", Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
     flush_timeout: float = _checked(5.0, _check_positive)  # Seconds until the brokers must have the notifications
+    batch_messages: int = _integer(8_192, 1, 2**20)  # Messages that are fetched, matched and committed together
+    # Of exactly once: a name of this gateway alone, which is the same when it begins again, so that its unfinished
+    # transaction ends at once; by default one that is new each time, whose transaction ends after flush_timeout
+    transactional_id: str = _text("")
+    dead_letter_topic: str = _text("")  # Where messages that are given up go, with the reason; empty: they do not
+    options: dict[str, Any] | None = None  # Of librdkafka, passed on; a text `env:NAME` or `file:PATH` is read there
 
     naming: ClassVar[Naming] = KAFKA
     gateway: ClassVar[str] = "tagmatch.broker.kafka:KafkaGateway"
+    guarantees: ClassVar[tuple[Delivery, ...]] = ("at_least_once", "exactly_once")
 
     def __post_init__(self) -> None:
         BrokerOptions.__post_init__(self)
-        if self.control:
-            raise InvalidValueError("control is not for Kafka: send requests over HTTP, Flight, MQTT or NATS")
-        if self.guarantee == "at_most_once":
-            raise InvalidValueError("guarantee must be 'at_least_once' with Kafka")
-        for name in self.places:
-            topic = getattr(self, name)
-            if not _KAFKA_TOPIC.fullmatch(topic) or topic in (".", ".."):
+        places = {**{name: getattr(self, name) for name in self.places}, "dead_letter_topic": self.dead_letter_topic}
+        for name, topic in places.items():
+            if topic and (not _KAFKA_TOPIC.fullmatch(topic) or topic in (".", "..")):
                 raise InvalidValueError(
                     f"{name} must be one topic, of at most 249 letters, digits and '.', '_', '-', not {topic!r}"
                 )
+        if self.dead_letter_topic in (self.messages, self.control, self.notifications) and self.dead_letter_topic:
+            raise InvalidValueError("dead_letter_topic must be a topic of its own: letters would come as messages")
+        if self.transactional_id and self.guarantee != "exactly_once":
+            raise InvalidValueError("transactional_id needs guarantee = 'exactly_once' beside it")
+        for name, value in (self.options or {}).items():
+            self._check_option(name, value)
+
+    def _check_option(self, name: str, value: object) -> None:
+        why = _OWN_OPTIONS.get(name)
+        if name.startswith("sasl.") and self.username is not None:
+            why = "username, password_file and sasl_mechanism say how the gateway logs in; leave them or this out"
+        if why is not None:
+            raise InvalidValueError(f"options: {name!r} cannot be given: {why}")
+        if not isinstance(value, str | int | float):
+            raise InvalidTypeError(f"options: {name!r} must be a text, a number or a bool, not {value!r}")
+        if _SECRET.search(name) and not str(value).startswith(("env:", "file:")):
+            raise InvalidValueError(f"options: {name!r} is a secret: write 'env:NAME' or 'file:PATH', where it is")
+
+    @property
+    def passed_on(self) -> dict[str, Any]:
+        """`options` with what variables and files hold; InvalidValueError if one is not there."""
+        found = {}
+        for name, value in (self.options or {}).items():
+            where, colon, place = str(value).partition(":")
+            if where == "env" and colon and isinstance(value, str):
+                if place not in os.environ:
+                    raise InvalidValueError(f"options: {name!r}: there is no environment variable {place!r}")
+                value = os.environ[place]
+            elif where == "file" and colon and isinstance(value, str):
+                value = read_file(f"options: {name!r}:", place).decode(errors="replace").rstrip("\n")
+            found[name] = value
+        return found
+
+    @property
+    def address(self) -> str:
+        """The brokers that are asked first, each with its port, divided by commas."""
+        hosts = [each.strip() for each in self.host.split(",")]
+        named = [f"[{each}]" if each.count(":") > 1 and "[" not in each else each for each in hosts]
+        return ",".join(each if re.search(r"[^:]:\d+$", each) else f"{each}:{self.port}" for each in named)
 
     @property
     def places(self) -> dict[str, str]:
         """As of other gateways; all notifications go to one topic."""
-        found = {"messages": self.messages, "notifications": self.notifications}
+        found = {name: getattr(self, name) for name in ("messages", "control", "notifications")}
         return {name: place for name, place in found.items() if place}
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from tagmatch.broker.config import FILE, BrokerOptions, Config, read_file
+from tagmatch.broker.config import FILE, BrokerOptions, Config, KafkaOptions, read_file
 from tagmatch.model.errors import ConfigError, InvalidValueError, TagMatchError
 from tagmatch.model.names import near_match
 
@@ -213,6 +213,8 @@ def check_files(config: Config, path: str | None = None) -> None:
         if isinstance(gateway, BrokerOptions):
             checks.append((section, number, "password_file", partial(getattr, gateway, "password")))
             checks.append((section, number, "tls_ca", partial(_certificates, "tls_ca", gateway.tls_ca)))
+        if isinstance(gateway, KafkaOptions):
+            checks.append((section, number, "options", partial(getattr, gateway, "passed_on")))
         checks.append((section, number, "dead_letters", partial(_check_dead_letters, gateway.dead_letters)))
     for section, number, name, check in checks:
         try:

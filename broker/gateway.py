@@ -102,8 +102,17 @@ class Sending:
     def _connect(self) -> SessionConnection:
         options = self._options
         return self._sessions.connect(
-            options.session, SUBSCRIBER, every_key=True, guarantee=options.guarantee, when_full=options.when_full
+            options.session,
+            SUBSCRIBER,
+            every_key=True,
+            guarantee=options.session_guarantee,
+            when_full=options.when_full,
         )
+
+    @property
+    def session_number(self) -> int | None:
+        """The number of the session whose notifications go out, if any do."""
+        return self._session.number if self._options.notifications else None
 
     def when_sent(self, act: Callable[[], None]) -> None:
         """Call this when every notification that is in the outbox by now has left it."""
@@ -258,6 +267,9 @@ class HandingOver:
         plane: bool,
         steady: Callable[[], int],
     ) -> None:
+        #: Told the answers by a gateway that sends these itself, instead of by its session, which has this number
+        self.answered: Callable[[list[MessageRow], pa.ListArray | None], None] | None = None
+        self.apart_from: int | None = None
         self._hub, self._options, self._most_bytes, self._plane = hub, options, most_bytes, plane
         self._letters, self._counts, self._when_sent, self._steady = letters, counts, when_sent, steady
         self._inbox: deque[GatewayMessage] = deque()
@@ -290,6 +302,26 @@ class HandingOver:
             self._thread.submit(self._hand_over)
         return True
 
+    def match(self, came: Sequence[GatewayMessage]) -> None:
+        """Match messages that came together, for a gateway that is told the answers; returns when each has an outcome.
+
+        No room is needed: the next ones are not fetched before.
+        """
+        self._counts.add(received=len(came), waiting=len(came))
+        begin = nbytes = 0
+        for place, each in enumerate(came):
+            if nbytes + len(each.payload) > PART_BYTES and place > begin:
+                self._publish_all(came[begin:place])
+                begin, nbytes = place, 0
+            nbytes += len(each.payload)
+        self._publish_all(came[begin:])
+        with self._counts.changed:
+            self._counts.changed.wait_for(lambda: self._counts.now["waiting"] == 0)
+
+    def _publish_all(self, taken: Sequence[GatewayMessage]) -> None:
+        for channel, rows in self._by_channel(taken).items():
+            self._publish(channel, rows)
+
     def refuse(self, came: GatewayMessage, why: object) -> None:
         """Count a message that has come just now and cannot be used: a dead letter."""
         self._letters.add("in", [(came, _reason(why))])
@@ -309,8 +341,7 @@ class HandingOver:
                     taken.append(self._inbox.popleft())
             if not taken:
                 return
-            for channel, rows in self._by_channel(taken).items():
-                self._publish(channel, rows)
+            self._publish_all(taken)
 
     def _by_channel(self, taken: Sequence[GatewayMessage]) -> dict[str | None, list[MessageRow]]:
         """Messages of each channel; those that cannot be read are given up."""
@@ -326,7 +357,8 @@ class HandingOver:
 
     def _publish(self, channel: str | None, rows: list[MessageRow]) -> None:
         try:
-            published = self._hub.publish(table_in(rows, self._steady()), channel=channel, when_busy="wait")
+            table, apart_from = table_in(rows, self._steady()), self.apart_from
+            published = self._hub.publish(table, channel=channel, when_busy="wait", apart_from=apart_from)
         except Exception as error:
             self._refused(channel, rows, error, may_be_notified=False)
         else:
@@ -339,7 +371,11 @@ class HandingOver:
             self._refused(channel, rows, error, may_be_notified=not isinstance(error, TagMatchError))
             return
         matched = future.result().matched
+        if self.answered is not None:
+            self.answered(rows, future.result().answers)
         self._counts.add(waiting=-len(rows), matched=matched, unmatched=len(rows) - matched)
+        if self.answered is not None:
+            return
         self._release([row.came for row in rows if row.came.done is None])
         if awaited := [row.came for row in rows if row.came.done is not None]:
             self._when_sent(lambda: self._release(awaited))
@@ -374,6 +410,8 @@ class HandingOver:
 
     def _release(self, members: Sequence[GatewayMessage], *, acknowledge: bool = True) -> None:
         """Let go of messages, and tell the other side that they need not come again."""
+        if self.answered is not None:
+            return
         if acknowledge:
             _finish(members)
         with self._counts.changed:
@@ -409,7 +447,7 @@ class Gateway(ABC):
         self._index, self._hub, self.sessions, self.options = index, hub, sessions, options
         self.counts = Tallies(*_COUNTS)
         self.requests = Requests(index, self.counts, write=options.write, interval=options.consolidate_interval)
-        letters = DeadLetters(options.dead_letters, options.session, self.counts)
+        self._letters = letters = DeadLetters(options.dead_letters, options.session, self.counts)
         self._connected, self._ended = threading.Event(), threading.Event()
         self._sending = Sending(self, letters, self.counts, self._connected)
         most_bytes = options.max_waiting_bytes

@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,6 +48,8 @@ class Published:
 
     messages: int  # How many, and those that matched at least one key
     matched: int
+    #: Their keys, for a publisher whose session is not notified
+    answers: pa.ListArray | None = field(default=None, repr=False, compare=False)
 
 
 def messages_of(
@@ -143,6 +145,7 @@ class _Waiting(NamedTuple):
     nbytes: int
     published: Future[Published]
     since: float  # in seconds of `time.perf_counter`
+    apart_from: int | None
 
 
 class Hub:
@@ -172,13 +175,14 @@ class Hub:
         timeout: float | None = None,
         channel: str | None = None,
         when_busy: WhenBusy | None = None,
+        apart_from: int | None = None,
     ) -> Future[Published]:
-        """Match messages, and notify sessions."""
+        """Match messages, and notify sessions, except the one with the number `apart_from`, which gets the answers."""
         queue = self._queues[channel if channel is None else of_channel(channel, [*filter(None, self._queues)])]
         expiry = self._sessions.options.message_expiry
         table, published = messages_of(messages, payloads, self._sessions.steady(), expiry), Future[Published]()
         published.set_running_or_notify_cancel()  # so that it cannot be cancelled: queued messages are matched
-        one = _Waiting(table, int(table.nbytes), published, time.perf_counter())
+        one = _Waiting(table, int(table.nbytes), published, time.perf_counter(), apart_from)
         count, options = len(one.messages), self._options
         if count > options.max_waiting or one.nbytes > options.max_waiting_bytes:
             raise InvalidValueError(
@@ -226,7 +230,7 @@ class Hub:
                     count += len(taken[-1].messages)
             if not taken:
                 return
-            for _, group in groupby(taken, lambda one: one.messages.schema):
+            for _, group in groupby(taken, lambda one: (one.messages.schema, one.apart_from)):
                 self._match(list(group), channel)
 
     def _match(self, group: list[_Waiting], channel: str | None) -> None:
@@ -242,7 +246,7 @@ class Hub:
                 self._done(group, None, error)
             return
         try:
-            self._notify(messages, answers)
+            self._notify(messages, answers, group[0].apart_from)
         except Exception as error:  # not again, as some may be notified already
             self._done(group, None, error)
         else:
@@ -261,19 +265,21 @@ class Hub:
         else:
             outcome = {"dropped" if isinstance(error, DeadlineMissed | Overloaded) else "failed": sum(counts)}
         self._counts.add(waiting=-sum(counts), waiting_bytes=-sum(one.nbytes for one in group), **outcome)
-        for one, count, matched in zip(group, counts, found, strict=True):
+        begins = np.cumsum([0, *counts[:-1]]).tolist()
+        for one, begin, count, matched in zip(group, begins, counts, found, strict=True):
             if error is None:
-                one.published.set_result(Published(count, matched))
+                own = None if one.apart_from is None or answers is None else answers.slice(begin, count)
+                one.published.set_result(Published(count, matched, own))
             else:
                 one.published.set_exception(error)
 
-    def _notify(self, messages: pa.Table, answers: pa.ListArray) -> None:
+    def _notify(self, messages: pa.Table, answers: pa.ListArray, apart_from: int | None) -> None:
         self._sessions.end_expired()
         (own,) = messages.select(_OWN).combine_chunks().to_batches()
         lengths, keys = lengths_of(answers), answers.flatten().cast(KEY_TYPES[self._sessions.key_type])
         offered = 0
         rows = np.flatnonzero(lengths)
-        if len(rows) and (followers := self._sessions.following_all()):
+        if len(rows) and (followers := [each for each in self._sessions.following_all() if each != apart_from]):
             whole = _made(own, rows, np.concatenate([[0], np.cumsum(lengths[rows])]), keys)
             offered += sum(self._sessions.offer(number, whole) for number in followers)
         places, numbers = self._sessions.followers.lookup(keys)

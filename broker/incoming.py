@@ -13,7 +13,6 @@ import re
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -47,8 +46,7 @@ _LONGEST_NEAR = 16
 _EACH_BYTES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayMessage:
+class GatewayMessage(NamedTuple):
     """One message as it came."""
 
     properties: Sequence[tuple[str, str]]  # Names may repeat
@@ -57,12 +55,33 @@ class GatewayMessage:
     until: int | None = None  # When it expires, in microseconds of `steady_us`
     done: Callable[[], object] | None = None  # Called once, when the message needs not come again
     topic: str = ""  # Where it came from: a topic or a subject
+    record: Any = None  # What the client of the broker gave
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory, about."""
         texts = sum(len(name) + len(value) for name, value in self.properties)
         return len(self.payload) + len(self.topic) + texts + _EACH_BYTES * (1 + len(self.properties))
+
+
+#: Headers of messages that brokers keep no other place for, and of notifications
+ID_HEADER, EXPIRES_IN = "id", "expires-in"
+# As with MQTT, whose intervals have 32 bits
+_LONGEST_S = 2.0**32
+
+
+def id_and_end(headers: Sequence[tuple[str, str]], steady: int) -> tuple[bytes | None, int | None]:
+    """What notifications carry back, and when a message expires, as headers say it; of several, the last one counts."""
+    id_ = until = None
+    for name, text in headers:
+        if name == ID_HEADER:
+            id_ = text.encode()
+        elif name == EXPIRES_IN:
+            try:
+                until = steady + int(min(max(float(text), 0.0), _LONGEST_S) * 1e6)
+            except ValueError:
+                raise InvalidValueError(f"header {EXPIRES_IN!r} must be seconds, not {text[:60]!r}") from None
+    return id_, until
 
 
 class MessageRow(NamedTuple):
@@ -89,7 +108,7 @@ def row_of(came: GatewayMessage, form: Form, *, plane: bool = False) -> MessageR
 def row_of_event(came: GatewayMessage, event: Event, *, plane: bool = False) -> MessageRow:
     """What an event says: its extensions are properties, and it is the payload as a JSON object."""
     id_ = event["id"].encode(errors="replace") if came.id is None else came.id
-    sent = replace(came, properties=properties_in(event), payload=written(event), id=id_)
+    sent = came._replace(properties=properties_in(event), payload=written(event), id=id_)
     return row_in(came, sent, message_in(event), plane=plane)
 
 
@@ -121,12 +140,11 @@ def row_in(came: GatewayMessage, sent: GatewayMessage, found: dict[str, Any], *,
     tags += tag_list(found.get("tags", []), "tags in the payload")
     for name, value in found.get("attributes", {}).items():
         given.setdefault(name, []).append(value)
-    location = found.get("location", location)
-    location = checked_locations(location, plane=plane)
+    location = checked_locations(found.get("location", location), plane=plane)
     if TAG_LIST in given:
         raise InvalidValueError(f"an attribute of a message cannot be called {TAG_LIST!r} here")
     every = {name: values[0] if len(values) == 1 else _flat(values) for name, values in given.items()}
-    attributes = packed(every)
+    attributes = packed(every) if every else b""
     try:
         "".join(tags).encode()
     except UnicodeEncodeError:
@@ -174,7 +192,7 @@ def _read(read: Callable[[str], Any], name: str, text: str, wrong: str) -> Any:
 
 
 def _check_known(found: dict[str, Any], known: Sequence[str], what: str) -> None:
-    if unknown := sorted(found.keys() - set(known)):
+    if found and (unknown := sorted(found.keys() - set(known))):
         raise InvalidValueError(f"{what} {unknown[0][:60]!r}{near_match(unknown[0][:60], sorted(known))}")
 
 
@@ -259,6 +277,8 @@ class DeadLetters:
     def __init__(self, path: str | None, gateway: str, counts: Tallies) -> None:
         self._path, self._gateway, self._counts = path, gateway, counts
         self._writing = threading.Lock()
+        #: Takes messages that came and are given up, besides the file; whether it keeps them
+        self.keep: Callable[[Sequence[tuple[GatewayMessage, str]]], bool] | None = None
 
     def add(self, way: Literal["in", "out"], given_up: Sequence[tuple[Any, str]]) -> None:
         """Write messages that came or notifications that were to go, each with the reason; nothing waits for it."""
@@ -266,7 +286,7 @@ class DeadLetters:
             what = "a message" if way == "in" else "a notification"
             fields = {"gateway": self._gateway, "topic": letter.topic[:200], "reason": reason[:_LONGEST_REASON]}
             _LOG.warning("%s is given up", what, extra={"fields": fields})
-        is_written = False
+        is_written = way == "in" and self.keep is not None and self.keep(given_up)
         try:
             if self._path is not None:
                 with self._writing:

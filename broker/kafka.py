@@ -1,22 +1,28 @@
-"""A gateway to Kafka: a topic of messages comes in by a consumer group, notifications go to a topic, by key.
+"""A gateway to Kafka: messages come in by a consumer group, are matched in rounds, and notifications go to a topic.
 
-At least once: an offset is committed when it and all before it in its partition are done with, that is when the
-notifications of their messages are acknowledged by the brokers. What is not done with comes again.
+A round is what the consumer has: it is matched, its notifications and dead letters are produced, and its offsets are
+committed when the brokers have them; exactly once, all of it in one transaction. A round that fails comes again. What
+others publish goes out by the gateway's session, as in other gateways.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-from collections import deque
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+import pyarrow as pa
+
+from tagmatch.broker.cloudevents import STRUCTURED, notification
 from tagmatch.broker.config import KafkaOptions
 from tagmatch.broker.gateway import Gateway, KeyNotification, NoConnection, Unsent
 from tagmatch.broker.hub import Hub
-from tagmatch.broker.incoming import GatewayMessage
+from tagmatch.broker.incoming import EXPIRES_IN, ID_HEADER, GatewayMessage, MessageRow, id_and_end
+from tagmatch.broker.outbox import lengths_of
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.errors import InvalidValueError, TagMatchError
 
@@ -27,40 +33,31 @@ except ImportError:
         "the Kafka gateway needs confluent-kafka; install it with: pip install 'tagmatch[kafka]'"
     ) from None
 
-#: Headers of messages and of notifications, as with NATS
-_ID, _EXPIRES_IN = "id", "expires-in"
-_LONGEST_S = 2.0**32
-# Between looks whether the gateway is to stop, and whether it has room again
-_LOOK_S, _ROOM_S = 0.1, 0.005
+_LOG = logging.getLogger("tagmatch.gateways")
+Place = tuple[str, int]
+Header = tuple[str, bytes]
+#: A topic, a payload, a key and headers
+Outgoing = tuple[str, bytes, str | None, list[Header] | None]
+# Between looks whether the gateway is to stop, and how far it lags
+_LOOK_S, _LAG_S = 0.1, 1.0
+# For room in the client's queue; and tries of a round with the same notifications
+_ROOM_S, _MOST_TRIES = 0.05, 3
 # Errors of a single notification, which would come each time
 _UNSENDABLE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD)
+# Errors that say that there is no connection; topics that are not there may come to be
+_DOWN = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION)
+_NO_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 
 
-class _Offsets:
-    """Which messages of one partition are done with, since it was assigned."""
+class _Round(NamedTuple):
+    """What came together: offsets by partition, and its outcome."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._given: deque[int] = deque()
-        self._done: set[int] = set()
-
-    def give(self, offset: int) -> None:
-        with self._lock:
-            self._given.append(offset)
-
-    def done(self, offset: int) -> None:
-        with self._lock:
-            self._done.add(offset)
-
-    def to_commit(self) -> int | None:
-        """The offset behind all that are done with, if that is further than the last time."""
-        found = None
-        with self._lock:
-            while self._given and self._given[0] in self._done:
-                offset = self._given.popleft()
-                self._done.remove(offset)
-                found = offset + 1
-        return found
+    begins: dict[Place, int]
+    ends: dict[Place, int]
+    messages: list[GatewayMessage]
+    requests: list[Any]
+    answers: list[tuple[list[MessageRow], pa.ListArray | None]]
+    letters: list[tuple[GatewayMessage, str]]
 
 
 class KafkaGateway(Gateway):
@@ -70,57 +67,85 @@ class KafkaGateway(Gateway):
 
     def __init__(self, index: Any, hub: Hub, sessions: Sessions, options: KafkaOptions) -> None:
         super().__init__(index, hub, sessions, options)
-        self.counts.now["rebalances"] = 0
+        self.counts.now.update(rebalances=0, aborted=0, lag=0)
+        self._is_exact = options.guarantee == "exactly_once"
+        self._round = _Round({}, {}, [], [], [], [])
+        self._handing_over.answered = lambda rows, answers: self._round.answers.append((rows, answers))
+        self._letters.keep = self._keep_letters
         # Of the present connection
         self._producer: Any = None
-        self._offsets: dict[tuple[str, int], _Offsets] = {}  # of the partitions that are assigned
-        self._waiting: deque[Any] = deque()  # records for which there is no room yet
+        self._producing = threading.RLock()
+        self._assigned: set[Place] = set()
+        self._next: dict[Place, int] = {}  # offsets behind what is done with
+        self._failed: list[tuple[Any, Any]] = []  # errors of deliveries, each with the record
         self._down: str | None = None
         self._receives = True
+        self._looked = 0.0
+        try:
+            Consumer(self._consumer_settings()).close()  # so that wrong options are an error at once
+        except KafkaException as error:
+            raise InvalidValueError(f"options: {error.args[0].str()}") from None
+
+    # -- the connection ------------------------------------------------------------------------------------------------
 
     def _settings(self) -> dict[str, Any]:
         options = self.options
         found: dict[str, Any] = {"bootstrap.servers": options.address, "error_cb": self._on_error}
+        found["security.protocol"] = ("sasl_" if options.username else "") + ("ssl" if options.tls else "plaintext")
         if options.tls_ca is not None:
             found["ssl.ca.location"] = options.tls_ca
-        found["security.protocol"] = ("sasl_" if options.username else "") + ("ssl" if options.tls else "plaintext")
         if options.username is not None:
             found |= {
                 "sasl.mechanism": options.sasl_mechanism,
                 "sasl.username": options.username,
                 "sasl.password": options.password or "",
             }
-        return found
+        return found | options.passed_on
+
+    def _consumer_settings(self) -> dict[str, Any]:
+        own = {
+            "group.id": self.options.group,
+            "session.timeout.ms": _ms(self.options.session_timeout),
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+        }
+        return {"auto.offset.reset": "earliest", **self._settings(), **own}
+
+    def _producer_settings(self) -> dict[str, Any]:
+        own: dict[str, Any] = {
+            "enable.idempotence": True,
+            "delivery.report.only.error": True,
+            "on_delivery": self._on_failure,
+        }
+        if self._is_exact:
+            name = self.options.transactional_id or f"tagmatch-{self.options.group}-{uuid.uuid4().hex}"
+            own |= {"transactional.id": name, "transaction.timeout.ms": max(_ms(2 * self.options.flush_timeout), 1000)}
+        own["message.timeout.ms"] = _ms(self.options.flush_timeout)
+        return {"linger.ms": 1, **self._settings(), **own}
 
     def _on_error(self, error: Any) -> None:
-        if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION) or error.fatal():
+        if error.code() in _DOWN or error.fatal():
             self._down = error.str()
 
+    def _on_failure(self, error: Any, record: Any) -> None:
+        if error is not None:
+            self._failed.append((error, record))
+
     def _run_connection(self) -> None:
-        settings, seconds = self._settings(), self.options.flush_timeout
-        self._down, self._offsets = None, {}
-        self._waiting.clear()
-        timeout = {"message.timeout.ms": max(int(seconds * 1000), 1)}
-        producer = Producer({**settings, **timeout, "enable.idempotence": True, "linger.ms": 1})
+        seconds = self.options.flush_timeout
+        self._down, self._assigned, self._next = None, set(), {}
+        producer = Producer(self._producer_settings())
         consumer = None
         try:
             producer.list_topics(timeout=seconds)
-            self._producer = producer
-            if self.options.messages:
-                consumer = Consumer(
-                    {
-                        **settings,
-                        "group.id": self.options.group,
-                        "session.timeout.ms": max(int(self.options.session_timeout * 1000), 1),
-                        "enable.auto.commit": False,
-                        "enable.auto.offset.store": False,
-                        "auto.offset.reset": "earliest",
-                    }
-                )
-                consumer.subscribe(
-                    [self.options.messages],
-                    on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost,
-                )  # fmt: skip
+            if self._is_exact:
+                self._until_done(lambda: producer.init_transactions(seconds))
+            with self._producing:
+                self._producer = producer
+                self._failed.clear()
+            if topics := [topic for topic in (self.options.messages, self.options.control) if topic]:
+                consumer = Consumer(self._consumer_settings())
+                consumer.subscribe(topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
             self._is_connected(True)
             self._consume(consumer)
         except KafkaException as error:
@@ -131,135 +156,325 @@ class KafkaGateway(Gateway):
                 consumer.close()
 
     def _consume(self, consumer: Any) -> None:
-        was_full = False
+        most = min(self.options.batch_messages, self.options.max_waiting)
         while not self._ended.is_set():
             if self._down is not None:
                 raise NoConnection(self._down)
-            if consumer is None:
+            if consumer is None or not self._receives:
                 self._ended.wait(_LOOK_S)
-                self._producer.poll(0)
+                with self._producing:
+                    self._producer.poll(0)
                 continue
-            # A consumer that is paused lives on in its group; partitions that are assigned then are not paused yet
-            is_full = bool(self._waiting) or not self._receives
-            if is_full or was_full:
-                (consumer.pause if is_full else consumer.resume)(consumer.assignment())
-            was_full = is_full
-            self._waiting.extend(consumer.consume(self.options.batch_messages, _ROOM_S if is_full else _LOOK_S))
-            while self._waiting and self._receives and self._take(self._waiting[0]):
-                self._waiting.popleft()
-            self._commit(consumer, list(self._offsets), asynchronous=True)
-
-    def _take(self, record: Any) -> bool:
-        """Hand a record over; whether there was room for it."""
-        if (error := record.error()) is not None:
-            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:  # it may come to be
-                return True
-            raise KafkaException(error)
-        offset = record.offset()
-        offsets = self._offsets.get((record.topic(), record.partition()))
-        if offsets is None:  # its partition is another gateway's now, to which it comes
-            return True
-        done = partial(offsets.done, offset)
-        try:
-            came = self._incoming(record, done)
-        except Exception as error:  # an error of this message alone
-            came = GatewayMessage((), record.value() or b"", done=done, topic=record.topic())
-            self._handing_over.refuse(came, error)
-        else:
-            if not self.receive(came, may_drop=False):
-                return False
-        offsets.give(offset)
-        return True
-
-    def _incoming(self, record: Any, done: Any) -> GatewayMessage:
-        try:
-            headers = [(name, (value or b"").decode()) for name, value in record.headers() or ()]
-        except UnicodeDecodeError as error:
-            raise InvalidValueError(f"its headers are no UTF-8: {error}") from None
-        of_name, until = dict(headers), None
-        if (text := of_name.get(_EXPIRES_IN)) is not None:
-            try:
-                seconds = min(max(float(text), 0.0), _LONGEST_S)
-                until = self.sessions.steady() + int(seconds * 1e6)
-            except ValueError:
-                raise InvalidValueError(f"header {_EXPIRES_IN!r} must be seconds, not {text[:60]!r}") from None
-        id_ = of_name.get(_ID)
-        own = None if id_ is None else id_.encode()
-        return GatewayMessage(headers, record.value() or b"", own, until, done, record.topic())
-
-    def _commit(self, consumer: Any, places: Sequence[tuple[str, int]], *, asynchronous: bool) -> None:
-        found = {place: self._offsets[place].to_commit() for place in places if place in self._offsets}
-        if offsets := [TopicPartition(*place, offset) for place, offset in found.items() if offset is not None]:
-            consumer.commit(offsets=offsets, asynchronous=asynchronous)
+            if records := consumer.consume(most, _LOOK_S):
+                self._has_gone_on = True
+                self._carry_out(consumer, records)
+            self._look_at_lag(consumer)
 
     def _on_assign(self, _: Any, partitions: Sequence[Any]) -> None:
-        self._offsets |= {(each.topic, each.partition): _Offsets() for each in partitions}
+        self._assigned |= {(each.topic, each.partition) for each in partitions}
         self.counts.add(rebalances=1)
 
     def _on_revoke(self, consumer: Any, partitions: Sequence[Any]) -> None:
-        places = [(each.topic, each.partition) for each in partitions]
         with contextlib.suppress(KafkaException):  # their messages come again, to the partition's new owner
-            self._commit(consumer, places, asynchronous=False)
+            self._commit(consumer, [(each.topic, each.partition) for each in partitions], asynchronous=False)
         self._on_lost(consumer, partitions)
 
     def _on_lost(self, _: Any, partitions: Sequence[Any]) -> None:
-        lost = {(each.topic, each.partition) for each in partitions}
-        for place in lost:
-            self._offsets.pop(place, None)
-        kept = [each for each in self._waiting if (each.topic(), each.partition()) not in lost]
-        self._waiting.clear()
-        self._waiting.extend(kept)
+        for each in partitions:
+            self._assigned.discard((each.topic, each.partition))
+            self._next.pop((each.topic, each.partition), None)
+
+    def _commit(self, consumer: Any, places: Sequence[Place], *, asynchronous: bool) -> None:
+        if not self._is_exact and (found := {each: self._next[each] for each in places if each in self._next}):
+            consumer.commit(offsets=_offsets(found), asynchronous=asynchronous)
+
+    def _look_at_lag(self, consumer: Any) -> None:
+        """How many messages of the gateway's partitions are not done with, as far as the client knows."""
+        if time.monotonic() - self._looked < _LAG_S:
+            return
+        self._looked, lag = time.monotonic(), 0
+        with contextlib.suppress(KafkaException):
+            for place in list(self._assigned):
+                low, high = consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+                lag += max(high - self._next.get(place, low), 0)
+        with self.counts.changed:
+            self.counts.now["lag"] = lag
 
     def _end_receiving(self) -> None:
         self._receives = False
 
     def _end(self) -> None: ...
 
+    # -- rounds --------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, consumer: Any, records: Sequence[Any]) -> None:
+        """Match what came, and commit it with its notifications; else it comes again."""
+        self._round = found = _Round({}, {}, [], [], [], [])
+        self._handing_over.apart_from = self._sending.session_number
+        self._sort(records)
+        unread = len(found.letters)
+        self._handing_over.match(found.messages)
+        if sum(len(rows) for rows, _ in found.answers) + len(found.letters) - unread < len(found.messages):
+            self._again(consumer, found)  # the service ends
+            self._ended.wait(_LOOK_S)
+            return
+        replies = [reply for each in found.requests if (reply := self._reply_to(each)) is not None]
+        count = sum(len(answers.flatten()) for _, answers in found.answers if answers is not None)
+        for _ in range(_MOST_TRIES):
+            try:
+                with self._producing:
+                    refused = self._deliver(lambda: self._outgoing(replies), found.ends, consumer)
+            except Unsent as error:
+                _LOG.warning("notifications were not sent: %s", error)
+                self.counts.add(unsent=count)
+                if self._down is not None or self._ended.wait(self.options.retry_first):
+                    break
+            else:
+                self._next |= found.ends
+                self._commit(consumer, list(found.ends), asynchronous=True)
+                self.counts.add(sent=count - len(refused), unsendable=len(refused))
+                if refused:
+                    self._letters.add("out", refused)
+                return
+        self._again(consumer, found)
+
+    def _again(self, consumer: Any, found: _Round) -> None:
+        """Have the messages of a round come again, as far as their partitions are still the gateway's."""
+        with contextlib.suppress(KafkaException):
+            for place, offset in found.begins.items():
+                if place in self._assigned:
+                    consumer.seek(TopicPartition(*place, offset))
+
+    def _sort(self, records: Sequence[Any]) -> None:
+        """What records are: messages, requests, or what cannot be read."""
+        begins, ends, messages, requests, *_ = self._round
+        assigned, control, steady = self._assigned, self.options.control, self.sessions.steady()
+        for record in records:
+            if (error := record.error()) is not None:
+                if error.code() in _NO_TOPIC or error.retriable():
+                    continue
+                raise KafkaException(error)
+            topic, offset = record.topic(), record.offset()
+            place = topic, record.partition()
+            if place not in assigned:  # it is another gateway's now, to which it comes
+                continue
+            begins.setdefault(place, offset)
+            ends[place] = offset + 1
+            if topic == control:
+                requests.append(record)
+                continue
+            payload = record.value() or b""
+            try:
+                headers = [(name, (value or b"").decode()) for name, value in record.headers() or ()]
+                id_, until = id_and_end(headers, steady)
+                if len(payload) > self._most_bytes:
+                    raise InvalidValueError(f"it has {len(payload):,} bytes, more than max_waiting_bytes allow")
+            except (UnicodeDecodeError, InvalidValueError) as error:  # of this message alone
+                why = error if isinstance(error, InvalidValueError) else f"its headers are no UTF-8: {error}"
+                self._handing_over.refuse(GatewayMessage((), payload, topic=topic, record=record), why)
+            else:
+                messages.append(GatewayMessage(headers, payload, id_, until, None, topic, record))
+
+    def _keep_letters(self, given_up: Sequence[tuple[GatewayMessage, str]]) -> bool:
+        """Keep letters until they are sent to their topic with the round; whether there is such a topic."""
+        self._round.letters.extend(given_up)
+        return bool(self.options.dead_letter_topic)
+
+    def _reply_to(self, record: Any) -> Outgoing | None:
+        """Carry a request out; the answer, if it says where that goes."""
+        answer, headers = self.requests.answer(record.value() or b""), dict(record.headers() or ())
+        topic = (headers.get("reply-to") or b"").decode(errors="replace")
+        if not topic or not self._may_answer_to(topic):
+            return None
+        own = [(ID_HEADER, headers[ID_HEADER])] if headers.get(ID_HEADER) is not None else []
+        key = record.key()
+        return topic, answer, None if key is None else key.decode(errors="replace"), own
+
+    def _outgoing(self, replies: Sequence[Outgoing]) -> Iterator[Outgoing]:
+        """Everything that a round sends: notifications, dead letters and answers to requests."""
+        options, steady, content_type = self.options, self.sessions.steady(), None
+        if are_events := options.form == "cloudevents":
+            content_type = STRUCTURED
+        for rows, answers in self._round.answers:
+            if answers is None:
+                continue
+            keys, begin = answers.flatten().cast(pa.large_string()).to_pylist(), 0
+            for row, count in zip(rows, lengths_of(answers).tolist(), strict=True):
+                if not count:
+                    continue
+                begin, own, sent = begin + count, keys[begin : begin + count], row.sent
+                payload, left = sent.payload, None if sent.until is None else (sent.until - steady) / 1e6
+                if left is not None and left <= 0:
+                    continue
+                headers = _headers(sent.id, left, content_type)
+                for key in own:
+                    if are_events:
+                        payload = notification(sent.payload, [key], f"{sent.topic}-{key}", options.session)
+                    yield options.notifications, payload, key, headers
+        if options.dead_letter_topic:
+            for came, reason in self._round.letters:
+                yield self._letter(came.record, reason)
+        yield from replies
+
+    def _letter(self, record: Any, reason: str) -> Outgoing:
+        origin = {
+            "reason": reason, "gateway": self.options.session,
+            "topic": record.topic(), "partition": record.partition(), "offset": record.offset(),
+        }  # fmt: skip
+        headers = [
+            *(record.headers() or ()),
+            *((f"dead-letter-{name}", str(what).encode()) for name, what in origin.items()),
+        ]
+        return self.options.dead_letter_topic, record.value() or b"", record.key(), headers
+
+    # -- notifications -------------------------------------------------------------------------------------------------
+
     def why_unsendable(self, outgoing: KeyNotification) -> str | None:  # noqa: ARG002
         """The client of Kafka says so itself."""
         return None
 
     def send(self, outgoing: Sequence[KeyNotification]) -> list[tuple[KeyNotification, str]]:
-        """Send these, and wait until the brokers have them."""
+        """Send what others have published, and wait until the brokers have it; exactly once, in a transaction."""
         if not self._connected.is_set():
             raise Unsent("there is no connection")
-        producer, refused, unsent, left = self._producer, [], list[str](), len(outgoing)
-
-        def on_delivery(each: KeyNotification, error: Any, _: Any) -> None:
-            nonlocal left
-            left -= 1
-            if error is None:
-                return
-            if error.code() in _UNSENDABLE:
-                refused.append((each, error.str()))
-            else:
-                unsent.append(error.str())
-
-        for each in outgoing:
-            heard = partial(on_delivery, each)
-            try:
-                producer.produce(
-                    self.options.notifications, each.payload, each.key, headers=_headers(each), on_delivery=heard
+        topic = self.options.notifications
+        with self._producing:
+            refused = self._deliver(
+                lambda: (
+                    (topic, each.payload, each.key,
+                     _headers(each.id, each.seconds_left, each.content_type, redelivered=each.redelivered))
+                    for each in outgoing
                 )
-            except BufferError:
-                raise Unsent("the client's queue is full") from None
-            except KafkaException as error:
-                heard(error.args[0], None)
-        producer.flush(self.options.flush_timeout + 1.0)
-        if unsent or left:
-            raise Unsent(unsent[0] if unsent else "the brokers did not answer in time")
+            )  # fmt: skip
         self._has_gone_on = True
         return refused
 
+    def _deliver(
+        self, make: Callable[[], Iterator[Outgoing]], ends: dict[Place, int] | None = None, consumer: Any = None
+    ) -> list[tuple[KeyNotification, str]]:
+        """Produce everything, with a consumer's offsets; what cannot be sent, or Unsent. Under `_producing`."""
+        poison: dict[tuple[bytes, bytes], str] = {}
+        while True:
+            self._failed.clear()
+            try:
+                if self._is_exact:
+                    self._producer.begin_transaction()
+                refused = self._produce(make(), poison)
+                if self._producer.flush(self.options.flush_timeout + 1.0):
+                    raise Unsent("the brokers did not answer in time")
+                late = self._unsendable()
+                if not self._is_exact:
+                    topic = self.options.notifications
+                    return refused + [(_notification(topic, *each), why) for each, why in late.items()]
+                if not late:
+                    self._commit_transaction(ends, consumer)
+                    return refused
+            except KafkaException as error:
+                fault = error.args[0]
+                if fault.fatal():
+                    self._down = fault.str()
+                self._abort()
+                raise Unsent(fault.str()) from None
+            except SystemError as error:  # the client's form of an error that ends it, within a call
+                self._down = str(error.__cause__ or error)
+                raise Unsent(self._down) from None
+            except Unsent:
+                self._abort()
+                raise
+            self._abort()  # and again without what brokers do not take
+            poison |= late
 
-def _headers(each: KeyNotification) -> list[tuple[str, bytes]]:
+    def _produce(
+        self, outgoing: Iterator[Outgoing], poison: dict[tuple[bytes, bytes], str]
+    ) -> list[tuple[KeyNotification, str]]:
+        """Hand everything to the client of Kafka; what it does not take, with the reasons, and what is poison."""
+        produce, refused = self._producer.produce, []
+        until = time.monotonic() + self.options.flush_timeout
+        for topic, payload, key, headers in outgoing:
+            why = poison.get((_bytes_of(key), payload)) if poison else None
+            while why is None:
+                try:
+                    produce(topic, payload, key, headers=headers)
+                    break
+                except BufferError:
+                    if time.monotonic() > until:
+                        raise Unsent("the client's queue is full") from None
+                    self._producer.poll(_ROOM_S)
+                except KafkaException as error:
+                    if error.args[0].code() not in _UNSENDABLE:
+                        raise
+                    why = error.args[0].str()
+            if why is not None:
+                refused.append((_notification(topic, key, payload), why))
+        return refused
+
+    def _unsendable(self) -> dict[tuple[bytes, bytes], str]:
+        """What the brokers did not take, and would not take again; Unsent if something else has failed."""
+        found, others = {}, list[str]()
+        for error, record in self._failed:
+            if error.code() in _UNSENDABLE:
+                found[_bytes_of(record.key()), record.value() or b""] = error.str()
+            else:
+                others.append(error.str())
+        if others and not (found and self._is_exact):
+            raise Unsent(others[0])
+        return found
+
+    def _commit_transaction(self, ends: dict[Place, int] | None, consumer: Any) -> None:
+        producer, seconds = self._producer, self.options.flush_timeout
+        if ends:
+            offsets, group = _offsets(ends), consumer.consumer_group_metadata()
+            self._until_done(lambda: producer.send_offsets_to_transaction(offsets, group, seconds))
+        self._until_done(lambda: producer.commit_transaction(seconds))
+
+    def _abort(self) -> None:
+        """End a transaction whose work is done again."""
+        if not self._is_exact:
+            return
+        self.counts.add(aborted=1)
+        try:
+            self._until_done(lambda: self._producer.abort_transaction(self.options.flush_timeout))
+        except KafkaException as error:  # another connection begins anew, which ends the transaction
+            self._down = error.args[0].str()
+
+    def _until_done(self, act: Callable[[], object]) -> None:
+        """Do something again as long as Kafka says that it may be, or has not heard of its outcome."""
+        until = time.monotonic() + 3 * self.options.flush_timeout
+        while True:
+            try:
+                act()
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable() or self._ended.is_set() or time.monotonic() > until:
+                    raise
+
+
+def _ms(seconds: float) -> int:
+    return max(int(seconds * 1000), 1)
+
+
+def _offsets(ends: dict[Place, int]) -> list[Any]:
+    return [TopicPartition(*place, offset) for place, offset in ends.items()]
+
+
+def _bytes_of(key: str | bytes | None) -> bytes:
+    return key.encode() if isinstance(key, str) else key or b""
+
+
+def _notification(topic: str, key: str | bytes | None, payload: bytes) -> KeyNotification:
+    return KeyNotification(topic, payload, None, None, False, key=_bytes_of(key).decode(errors="replace"))
+
+
+def _headers(
+    id_: bytes | None, seconds_left: float | None, content_type: str | None, *, redelivered: bool = False
+) -> list[Header] | None:
     headers = []
-    if each.id is not None:
-        headers.append((_ID, each.id))
-    if each.content_type is not None:
-        headers.append(("content-type", each.content_type.encode()))
-    if each.seconds_left is not None:
-        headers.append((_EXPIRES_IN, f"{max(each.seconds_left, 0.001):.3f}".encode()))
-    if each.redelivered:
+    if id_ is not None:
+        headers.append((ID_HEADER, id_))
+    if content_type is not None:
+        headers.append(("content-type", content_type.encode()))
+    if seconds_left is not None:
+        headers.append((EXPIRES_IN, f"{max(seconds_left, 0.001):.3f}".encode()))
+    if redelivered:
         headers.append(("redelivered", b"true"))
-    return headers
+    return headers or None

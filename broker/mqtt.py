@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tagmatch.broker.config import MqttOptions
@@ -213,7 +213,7 @@ class MqttGateway(Gateway):
         held = _Unacknowledged(client, mid, came)
         with self._acknowledging:
             self._unacknowledged[mid] = held
-        awaited = replace(came, done=lambda: self._acknowledge(held))
+        awaited = came._replace(done=lambda: self._acknowledge(held))
         if self._left_now or not self.receive(awaited, may_drop=False):
             self._left_now += 1
             with self._acknowledging:
@@ -237,7 +237,7 @@ class MqttGateway(Gateway):
         """Whether the broker sends a message again that the gateway has, as it has not heard of it."""
         with self._acknowledging:
             held = self._unacknowledged.get(message.mid)
-            if not message.dup or held is None or replace(held.came, until=came.until) != came:
+            if not message.dup or held is None or held.came._replace(until=came.until) != came:
                 return False
             held.client = client
             is_done = held.is_done

@@ -23,7 +23,7 @@ from typing import Any
 from tagmatch.broker.config import NatsOptions
 from tagmatch.broker.gateway import Gateway, KeyNotification, NoConnection, Unsent
 from tagmatch.broker.hub import Hub
-from tagmatch.broker.incoming import GatewayMessage
+from tagmatch.broker.incoming import EXPIRES_IN, ID_HEADER, GatewayMessage, id_and_end
 from tagmatch.broker.sessions import Sessions
 from tagmatch.broker.wire import in_url
 from tagmatch.model.errors import InvalidValueError, TagMatchError
@@ -36,12 +36,8 @@ except ImportError:
     raise TagMatchError("the NATS gateway needs nats-py; install it with: pip install 'tagmatch[nats]'") from None
 
 _LOG = logging.getLogger("tagmatch.gateways")
-#: Headers: of a message, and of a notification
-_ID, _EXPIRES_IN = "id", "expires-in"
 #: What a header cannot carry within its value
 _CONTROLS = re.compile("[\\x00-\\x1f\\x7f]")
-#: As with MQTT, whose intervals have 32 bits
-_LONGEST_S = 2.0**32
 #: Bytes of the line that names the subject, and of the numbers in it
 _MOST_LINE, _NUMBERS = 4096, 32
 #: Between signs of life of the server; and bytes that go to it in a second at least
@@ -207,16 +203,7 @@ class NatsGateway(Gateway):
 
     def _incoming(self, message: Any) -> GatewayMessage:
         headers = _read_headers(message.headers or b"")
-        of_name = dict(headers)
-        until = None
-        if (text := of_name.get(_EXPIRES_IN)) is not None:
-            try:
-                seconds = min(max(float(text), 0.0), _LONGEST_S)
-                until = self.sessions.steady() + int(seconds * 1e6)
-            except ValueError:
-                raise InvalidValueError(f"header {_EXPIRES_IN!r} must be seconds, not {text[:60]!r}") from None
-        id_ = of_name.get(_ID)
-        own = None if id_ is None else id_.encode()
+        own, until = id_and_end(headers, self.sessions.steady())
         return GatewayMessage(headers, message.data, own, until, None, message.subject)
 
     def _on_unreadable(self, subject: str, data: bytes, headers: bytes, error: Exception) -> None:
@@ -302,11 +289,11 @@ def _read_headers(raw: bytes) -> list[tuple[str, str]]:
 def _headers(each: KeyNotification) -> dict[str, str] | None:
     headers = {}
     if each.id is not None:
-        headers[_ID] = _CONTROLS.sub("\ufffd", each.id.decode(errors="replace"))
+        headers[ID_HEADER] = _CONTROLS.sub("\ufffd", each.id.decode(errors="replace"))
     if each.content_type is not None:
         headers["content-type"] = each.content_type
     if each.seconds_left is not None:
-        headers[_EXPIRES_IN] = f"{max(each.seconds_left, 0.001):.3f}"
+        headers[EXPIRES_IN] = f"{max(each.seconds_left, 0.001):.3f}"
     if each.redelivered:
         headers["redelivered"] = "true"
     return headers or None

@@ -37,7 +37,7 @@ except ImportError:
 
 _SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 #: Figures of subscribers that go up and down; others only go up
-_NOW = frozenset(("sessions", "connected", "keys", "waiting", "in_flight", "bytes", "waiting_bytes"))
+_NOW = frozenset(("sessions", "connected", "keys", "waiting", "in_flight", "bytes", "waiting_bytes", "lag"))
 _Stats = Callable[[], dict[str, Any]]
 
 

@@ -102,6 +102,11 @@ class SessionConnection:
         self.take, self.acknowledge = partial(self.outbox.take, self._number), self.outbox.acknowledge
 
     @property
+    def number(self) -> int:
+        """The number of the session, by which notifications are offered to it."""
+        return self._session.number
+
+    @property
     def is_present(self) -> bool:
         """Whether it has not ended, and no other one has taken the session over."""
         return self.outbox.is_present(self._number)

@@ -7,18 +7,20 @@ import time
 import uuid
 from collections import Counter
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from support.agreement import loaded
 from support.gateway_sides import letters_in, running_on
+from support.kafka_cluster import ADD_OFFSETS, ADD_PARTITIONS, COMMIT_OFFSETS, END, PRODUCE, Cluster
 from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.broker.config import KafkaOptions
 from tagmatch.broker.gateway import Unsent
 from tagmatch.broker.kafka import KafkaGateway
-from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
 
 class _Side:
@@ -52,10 +54,10 @@ def put(producer, payloads, headers=(("tag", b"a"),)):
 
 
 @contextmanager
-def reader(port):
+def reader(port, *topics):
     group = uuid.uuid4().hex
     consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": group, "auto.offset.reset": "earliest"})
-    consumer.subscribe(["out"])
+    consumer.subscribe([*topics] or ["out"])
     try:
         yield consumer
     finally:
@@ -151,13 +153,21 @@ def test_two_gateways_of_a_group_share_messages_and_one_takes_over_from_the_othe
     [
         ({"messages": "in/a"}, "messages must be"),
         ({"messages": "+"}, "messages must be one topic"),
-        ({"messages": "in", "control": "c"}, "control is not for Kafka"),
+        ({"messages": "in", "control": "c/d"}, "control must be"),
+        ({"messages": "in", "transactional_id": "one"}, "transactional_id needs guarantee = 'exactly_once'"),
+        ({"messages": "in", "dead_letter_topic": "in"}, "dead_letter_topic must be a topic of its own"),
+        ({"messages": "in", "dead_letter_topic": "a b"}, "dead_letter_topic must be one topic"),
+        ({"messages": "in", "options": {"acks": 1}}, "options: 'acks' cannot be given: notifications would be lost"),
+        ({"messages": "in", "options": {"group.id": "a"}}, "'group.id' cannot be given: give group"),
+        ({"messages": "in", "options": {"sasl.password": "a"}}, "is a secret: write 'env:NAME' or 'file:PATH'"),
+        ({"messages": "in", "username": "a", "options": {"sasl.mechanism": "PLAIN"}}, "say how the gateway logs in"),
+        ({"messages": "in", "options": {"fetch.min.bytes": [1]}}, "must be a text, a number or a bool"),
         ({"messages": "in", "guarantee": "at_most_once"}, "guarantee must be"),
         ({"messages": "in", "sasl_mechanism": "plain"}, "sasl_mechanism must be"),
     ],
 )
 def test_wrong_options_are_refused(options, why):
-    with pytest.raises(InvalidValueError, match=why):
+    with pytest.raises((InvalidTypeError, InvalidValueError), match=why):
         KafkaOptions(**options)
 
 
@@ -184,8 +194,142 @@ def test_messages_for_which_there_is_no_room_wait_with_the_brokers(cluster):
         assert found.stats()["dropped"] == 0
 
 
+class Recording(Producer):
+    """Says in a header of each record which transaction it is of, and remembers those that were committed."""
+
+    number, committed = 0, set[bytes]()
+
+    def begin_transaction(self):
+        Recording.number += 1
+        super().begin_transaction()
+
+    def produce(self, topic, value, key=None, headers=None):
+        super().produce(topic, value, key, headers=[*(headers or ()), ("txn", b"%d" % Recording.number)])
+
+    def commit_transaction(self, *more):
+        super().commit_transaction(*more)
+        Recording.committed.add(b"%d" % Recording.number)
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    monkeypatch.setattr("tagmatch.broker.kafka.Producer", Recording)
+    Recording.committed.clear()
+    cluster = Cluster()
+    for topic in ("in", "out", "dead"):
+        cluster.topic(topic)
+    yield cluster
+    cluster.close()
+
+
+#: Errors of a coordinator that is busy, of a rebalance, of rights, and of another producer with this name
+BUSY, GENERATION, RIGHTS, FENCED = 14, 22, 29, 90
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [],
+        [(END, BUSY, BUSY), (ADD_PARTITIONS, BUSY)],
+        [(COMMIT_OFFSETS, GENERATION)],
+        [(PRODUCE, RIGHTS, RIGHTS)],
+        [(ADD_PARTITIONS, FENCED)],
+        [(PRODUCE, RIGHTS), (COMMIT_OFFSETS, GENERATION), (ADD_OFFSETS, BUSY)],
+    ],
+)
+def test_exactly_once_each_message_is_in_one_committed_transaction(failing, faults):
+    """Also when transactions are aborted, or another gateway has taken the name over."""
+    producer = Producer({"bootstrap.servers": failing.servers})
+    sent = {b"%d" % number for number in range(600)}
+    put(producer, sent)
+    put(producer, [b"poison"], [("tag", b"a"), ("expires-in", b"soon")])
+    for fault in faults:
+        failing.fail(*fault)
+    port = int(failing.servers.split(",")[0].rpartition(":")[2])
+    options = {
+        "guarantee": "exactly_once", "transactional_id": "one", "batch_messages": 100, "dead_letter_topic": "dead",
+        "host": failing.servers,
+    }  # fmt: skip
+    with gateway(port, **options) as found, reader(port, "out", "dead") as consumer:
+        came: list[Any] = []
+
+        def committed():
+            came.extend(consumer.consume(1000, 0.2))
+            return [each for each in came if dict(each.headers())["txn"] in Recording.committed]
+
+        wait_until(lambda: len(committed()) >= len(sent) + 1)
+        wait_until(lambda: found.stats()["lag"] == 0)
+        counts = Counter(each.value() for each in committed())
+        assert counts == Counter([*sent, b"poison"])
+        (letter,) = (dict(each.headers()) for each in committed() if each.topic() == "dead")
+        assert letter["dead-letter-reason"].startswith(b"InvalidValueError: header 'expires-in' must be seconds")
+        assert (letter["dead-letter-topic"], letter["tag"]) == (b"in", b"a")
+        stats = found.stats()
+        assert stats["sent"] == 600
+        assert (stats["dead_letters"], stats["dead_letters_unwritten"]) >= (1, 0)
+        errors = {fault[1] for fault in faults}
+        assert (stats["aborted"] > 0) >= (not errors.isdisjoint({GENERATION, RIGHTS}))
+        assert (stats["connections"] > 1) == (FENCED in errors)
+
+
+def test_requests_come_by_a_topic_and_are_answered_to_another(cluster):
+    producer, port = cluster
+    for topic in ("control", "answers"):
+        producer.list_topics(topic, timeout=10)
+    requests = [{"action": "subscribe", "key": 8, "tags": ["b"]}, {"action": "nothing"}]
+    for number, each in enumerate(requests):
+        headers = [("reply-to", b"answers"), ("id", b"%d" % number)]
+        producer.produce("control", json.dumps(each).encode(), headers=headers)
+    assert producer.flush(20) == 0
+    with gateway(port, control="control", write=True) as found, reader(port, "answers") as consumer:
+        got = payloads_of(consumer, {b'{"ok": true, "staged": 1}'})
+        wait_until(lambda: found.stats()["requests"] == 2)
+        while len(got) < 2:
+            got += consumer.consume(10, 0.2)
+        answers = {dict(each.headers())["id"]: json.loads(each.value())["ok"] for each in got}
+        assert answers == {b"0": True, b"1": False}
+
+
+def test_what_others_publish_goes_out_too_and_messages_from_kafka_reach_other_sessions(cluster):
+    producer, port = cluster
+    for guarantee in ("at_least_once", "exactly_once"):
+        tm, _ = loaded([(("a",), 7)])
+        options = {"guarantee": guarantee, "group": guarantee}
+        with tm, running_on(_Side, tm, port, **options) as (found, sessions), reader(port) as consumer:
+            other = sessions.connect("other", "ana", keys=[7])
+            mine, its = guarantee.encode(), b"kafka " + guarantee.encode()
+            found._hub.publish([["a"]], [mine])
+            put(producer, [its])
+            payloads_of(consumer, {mine, its})
+            told = set()
+            while not {mine, its} <= told:
+                told |= set(other.take(10, timeout=20)["payload"].to_pylist())
+
+
+def test_secrets_of_options_come_from_files_and_the_environment(tmp_path, monkeypatch):
+    (tmp_path / "word").write_text("of a file\n")
+    monkeypatch.setenv("WORD", "of the environment")
+    given = {"ssl.key.password": f"file:{tmp_path}/word", "sasl.password": "env:WORD", "fetch.min.bytes": 2}
+    found = KafkaOptions(messages="in", host="a,b:1,::1", options=given)
+    assert [*found.passed_on.values()] == ["of a file", "of the environment", 2]
+    assert found.address == "a:9092,b:1,[::1]:9092"
+    with pytest.raises(InvalidValueError, match="there is no environment variable 'NONE'"):
+        _ = KafkaOptions(messages="in", options={"client.id": "env:NONE"}).passed_on
+
+
+def test_an_option_that_the_client_does_not_know_is_an_error_at_the_start(cluster):
+    tm, _ = loaded([(("a",), 7)])
+    wrong = {"options": {"no.such": 1}}
+    with (
+        tm,
+        pytest.raises(InvalidValueError, match="options: No such conf"),
+        running_on(_Side, tm, cluster[1], **wrong),
+    ):
+        pass
+
+
 @pytest.mark.slow
-def test_a_service_that_is_killed_loses_no_message(cluster, tmp_path):
+def test_a_service_that_is_killed_again_and_again_loses_no_message(cluster, tmp_path):
     producer, port = cluster
     with TagMatch(tmp_path / "index") as tm:
         tm.add_set(["a"], 7)
@@ -204,11 +348,11 @@ def test_a_service_that_is_killed_loses_no_message(cluster, tmp_path):
         return len({*got}) >= count
 
     with reader(port) as consumer:
-        for count in (1, len(sent)):
+        for count in (1, 900, 1800, 2700, len(sent)):
             with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as service:
                 try:
                     wait_until(lambda count=count: has(count))
-                    assert count > 1 or len({*got}) < len(sent)  # else it would be killed too late
+                    assert count == len(sent) or len({*got}) < len(sent)  # else it would be killed too late
                 finally:
                     service.kill()
     assert {*got} == sent
