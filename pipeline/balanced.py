@@ -13,7 +13,7 @@ import numpy as np
 from tagmatch.model.arrays import I64Array, IntArray, Lists, U8Array, U32Array, U64Array, UIntArray, frozen, offsets_of
 from tagmatch.model.kernels.hashing import SIGNATURE_BITS, SIGNATURE_WORDS, add_tag, contains, signatures_of
 from tagmatch.model.kernels.intrinsics import array_at
-from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.jit import apart, inlined, kernel
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import PartitionTable, Segment, is_deleted
@@ -337,7 +337,7 @@ def _sets_of(tables, ranks, rank_offset):
     return sets, rejected
 
 
-@kernel
+@apart
 def _in_segment(tables, tags, _, __, most, dtypes):  # noqa: ARG001 - as `kernels_of` says
     """Sets of a segment that one query contains and that are not deleted; the rest (see `_sets_of`)."""
     tag_offset, rank_offset, _, _ = dtypes

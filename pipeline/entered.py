@@ -53,6 +53,7 @@ from tagmatch.pipeline.one import (
     Room,
     add_keys,
     count_answer,
+    for_sets,
     only_tags,
 )
 
@@ -140,6 +141,7 @@ _ENTER = entering(_enter)
 def entry_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags) -> Entry:
     """What answers a query of few tags, candidates and keys, about sets that `sets_in` finds (see `kernels_of`)."""
     *_, key_offset, key = dtypes
+    dtypes = for_sets(dtypes)
 
     @kernel
     def found_in(words):

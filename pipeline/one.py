@@ -50,8 +50,8 @@ FEW_TAGS, FEW_BYTES = 256, 1 << 12
 #: Sets of a query for which there is room at first, and bytes for each of its tags, or for the fewest
 ROOM_FOR_SETS, BYTES_A_TAG, FEWEST_BYTES = 256, 32, 512
 
-#: How an answer at once is wanted: as `match`, `match_unique` or `match_count` return it, or as the keys' bytes
-KEYS, UNIQUE, COUNT, BYTES = range(4)
+#: How an answer is wanted: as `match`, `match_unique` or `match_count` return it, as the keys' bytes, or as sets
+KEYS, UNIQUE, COUNT, BYTES, SETS = range(5)
 
 # Ends of one list
 _TWO = 2
@@ -224,9 +224,13 @@ def live_of(tables, sets):
 
 
 @kernel
-def add_rows(tables, sets, found):
-    """The rows that were found, and behind them these sets of a segment."""
-    return np.append(found, sets + np.uint32(tables[FIRST_ROW]))
+def add_rows(tables, sets, found, used):
+    """As `add_keys`, of the sets themselves."""
+    first_row, found = np.uint64(tables[FIRST_ROW]), with_room(found, used, len(sets))
+    for each in sets:
+        found[used] = np.uint64(each) + first_row
+        used += 1
+    return found, used
 
 
 @kernel
@@ -290,8 +294,9 @@ class Kernels(NamedTuple):
     keys; the text of the query; the number of its tags; and a tuple of what it has besides.
     """
 
-    keys: Any  # Gets `unique`, `counts`, and `most`, too; returns keys, or `None` where these are not enough
-    sets: Callable[..., U32Array]
+    # Gets what is wanted, `counts`, and `most`, too; returns keys or sets, or `None` where these are not enough
+    keys: Any
+    sets: Any = None  # What finds sets with areas, whose keys are looked up by themselves
     # What answers few tags with few keys (`entry_of`). `keys` lets go of the interpreter lock, and to get it back takes
     # longer than most queries where many threads ask.
     entry: Entry | None = None
@@ -303,6 +308,11 @@ def only_tags(rest):  # noqa: ARG001
     return ()
 
 
+def for_sets(dtypes: DTypes) -> DTypes:
+    """The types that what finds sets is compiled for, which never looks at keys."""
+    return dtypes._replace(key_offset=np.int64, key=np.int64)
+
+
 @cache
 def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, entry: Entry | None = None) -> Kernels:
     """The kernels of those sets that `sets_in` finds.
@@ -312,31 +322,29 @@ def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, entry: Entry
     not enough.
     """
     *_, key_offset, key = dtypes
+    dtypes = for_sets(dtypes)
 
     @kernel
-    def in_all(tables, text, count, rest, unique, counts, most):
+    def in_all(tables, text, count, rest, wanted, counts, most):
         tags, others = tags_in(text, count), read(rest)
         found, used, verified, rejected, room = np.empty(0, np.uint64), 0, 0, 0, _room_for(tags)
         for segment in range(len(tables)):
             sets, more = sets_in(tables[segment], tags, others, room, most, dtypes)
             if more < 0:
                 return None
-            found, used = add_keys(tables[segment], sets, most, found, used, key_offset, key)
+            if wanted == SETS:
+                found, used = add_rows(tables[segment], sets, found, used)
+            else:
+                found, used = add_keys(tables[segment], sets, most, found, used, key_offset, key)
             if used < 0:
                 return None
             verified, rejected = verified + len(sets), rejected + more
-        return answer(found[:used], unique, verified, rejected, counts)
+        if wanted == SETS:
+            return found[:used]
+        return answer(found[:used], wanted == UNIQUE, verified, rejected, counts)
 
-    @kernel
-    def sets(tables, text, count, rest):
-        tags, others = tags_in(text, count), read(rest)
-        found, room = np.empty(0, np.uint32), _room_for(tags)
-        for segment in range(len(tables)):
-            found = add_rows(tables[segment], sets_in(tables[segment], tags, others, room, ALL, dtypes)[0], found)
-        return found
-
-    in_all.elements = sets.elements = _elements
-    return Kernels(in_all, sets, entry)
+    in_all.elements = _elements
+    return Kernels(in_all, entry=entry)
 
 
 def _elements(arguments: tuple[Any, ...]) -> int:
@@ -378,6 +386,9 @@ def _function_of(parts: Sequence[OneQuery]) -> Callable[..., Any] | None:
     table = np.concatenate(tables)
     table = table[np.argsort(table[:, FIRST_KEY], kind="stable")]
     return bound(enter, np.ascontiguousarray(table), [part._segments for part in parts])
+
+
+_NO_COUNTS: I64Array = np.zeros(0, np.int64)
 
 
 class OneQuery(_Entered):
@@ -437,11 +448,14 @@ class OneQuery(_Entered):
 
     def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:
         text, tag_count, attributes, *_ = query
-        return self._kernels.keys(self._tables, text, tag_count, (attributes,), unique, counts, most)
+        wanted = UNIQUE if unique else KEYS
+        return self._kernels.keys(self._tables, text, tag_count, (attributes,), wanted, counts, most)
 
     def set_ids(self, query: Single) -> U32Array:
         """Ids of the sets that a query contains."""
-        return self._kernels.sets(self._tables, query.text, query.tag_count, (query.attributes,))
+        text, tag_count, attributes, *_ = query
+        found = self._kernels.keys(self._tables, text, tag_count, (attributes,), SETS, _NO_COUNTS, ALL)
+        return np.asarray(found, np.uint32)
 
 
 def is_short(query: Single) -> bool:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import copy as copies
 import gc
+import importlib
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from llvmlite import binding as llvm
+from llvmlite import ir as llvm_ir
+from numba.core import errors, ir, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.registry import cpu_target
 from numba.core.typed_passes import NativeLowering
 from numba.core.types.functions import BaseFunction
+from numba.core.typing.templates import make_concrete_template
 
 from tagmatch.model.kernels.interpreted import by_python_first
 from tagmatch.model.kernels.kept import digest_of, kept
@@ -54,6 +60,10 @@ class _GeneratorOfParts:
         """Do nothing: a part has no address."""
 
 
+def _whole(codegen: Any) -> Any:
+    return codegen.whole if isinstance(codegen, _GeneratorOfParts) else codegen
+
+
 _functions: Any = BaseFunction
 _resolve = _functions.get_call_type
 _call_types: dict[Any, Any] = {}
@@ -73,20 +83,70 @@ def _call_type(function: Any, context: Any, arguments: Any, keywords: Any) -> An
     return _call_types[key]
 
 
+def _variables(own: Any, value: Any) -> list[Any]:
+    """The variables in what an instruction has. Numba asks an abstract class about each of its words, too."""
+    if isinstance(value, ir.Var):
+        return [value]
+    if isinstance(value, ir.Inst):
+        return list(value.list_vars())
+    if isinstance(value, dict):
+        value = list(value.values())
+    found: list[Any] = []
+    for each in value if isinstance(value, list | tuple) else ():
+        if type(each) is ir.Var:
+            found.append(each)
+        elif type(each) not in _WITHOUT_VARIABLES:
+            found += own._rec_list_vars(each)
+    return found
+
+
+_WITHOUT_VARIABLES = {str, int, float, bool, type(None), ir.Loc}
+_size: Any = llvm_ir.Type.get_abi_size
+_sizes: dict[tuple[str, str], int] = {}
+
+
+def _remembered_size(kind: Any, target: Any, context: Any = None) -> int:
+    """How many bytes a type of LLVM's takes, for which LLVM parses a program of its own at each use."""
+    key = str(kind), str(target)
+    if context is not None or key not in _sizes:
+        _sizes[key] = _size(kind, target, context)
+    return _sizes[key]
+
+
+class _Plain:
+    """Numba's colours of errors: none. It writes one for each template that does not fit, and throws it away."""
+
+    code = errmsg = filename = indicate = highlight = reset = staticmethod(lambda text: text)
+
+
+#: What takes the place of something of Numba's while kernels are compiled: it does the same sooner
+_SOONER: tuple[tuple[Any, str, Any], ...] = (
+    (_functions, "get_call_type", _call_type),
+    (ir.Inst, "_rec_list_vars", _variables),
+    (llvm_ir.Type, "get_abi_size", _remembered_size),
+    (errors, "_termcolor_inst", _Plain),
+)
+
+
 @contextlib.contextmanager
 def _making_parts(own: Any) -> Iterator[None]:
     """Functions that are compiled within it become parts, Numba's own, too, and the garbage collector waits.
 
     The collector takes a sixth of the time, and finds next to nothing. `own` is the kernel's copy of Numba's context.
     """
-    context, whole, collects = cpu_target.target_context, own._internal_codegen, gc.isenabled()
-    context._internal_codegen = own._internal_codegen = _GeneratorOfParts(whole)
-    _functions.get_call_type = _call_type
+    context, before, collects = cpu_target.target_context, own._internal_codegen, gc.isenabled()
+    # While a kernel is compiled, one that it calls apart may be compiled, too
+    context._internal_codegen = own._internal_codegen = _GeneratorOfParts(_whole(before))
+    replaced = [(of, name, getattr(of, name)) for of, name, _ in _SOONER]
+    for of, name, better in _SOONER:
+        setattr(of, name, better)
     gc.disable()
     try:
         yield
     finally:
-        context._internal_codegen, _functions.get_call_type = whole, _resolve
+        context._internal_codegen = before
+        for of, name, usual in replaced:
+            setattr(of, name, usual)
         if collects:
             gc.enable()
 
@@ -121,6 +181,69 @@ class CompilerOfKernels(CompilerBase):
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile on first use that is not little, without the interpreter lock; cached on disk. No division is checked."""
     return by_python_first(kept(inlined(function), function), function)
+
+
+def apart(function: Callable[..., Any]) -> Any:
+    """A long kernel that others call: they do not include its code, so it is compiled once, not within each of them.
+
+    A call takes some 20 ns more, and what the caller knows of its arguments is not used.
+    """
+    function = named_apart(function)
+    options = {"error_model": "numpy", "no_cfunc_wrapper": True, "nogil": True}
+    compiled = _njit(pipeline_class=CompilerOfKernels, **options)(function)
+    compiled = by_python_first(kept(compiled, function), function)
+    _apart[function.__module__, function.__qualname__] = compiled
+
+    def template(arguments: Any, keywords: Any) -> Any:
+        signature, given = compiled.fold_argument_types(arguments, keywords)
+        given = tuple(map(types.unliteral, given))
+        _have_ready(compiled, given)
+        name = function.__name__
+        made = make_concrete_template(name, key=name, signatures=[compiled.overloads[given].signature])
+        return made, signature, given, {}
+
+    compiled.get_call_template, compiled.get_overload = template, cache(lambda given: _from_elsewhere(compiled, given))
+    return compiled
+
+
+# Kernels that others call, by their modules and names
+_apart: dict[tuple[str, str], Any] = {}
+
+
+@cache
+def _have_ready(compiled: Any, given: tuple[Any, ...]) -> str:
+    """Have other kernels find a kernel for arguments of these types; by which name they do."""
+    compiled.compile(given)
+    function = compiled.py_func
+    name = f"{function.__module__}.{function.__qualname__}.{digest_of([compiled, given])}"
+    engine = cpu_target.target_context.codegen()._engine
+    address = engine.get_function_address(compiled.overloads[given].fndesc.mangled_name)
+    assert address, f"{name} has no machine code"
+    llvm.add_symbol(name, address)
+    return name
+
+
+class _Needed(NamedTuple):
+    """What kept code calls before it is loaded: it has a kernel ready that this code calls."""
+
+    module: str
+    function: str
+    given: tuple[Any, ...]
+
+    def __call__(self) -> None:
+        importlib.import_module(self.module)
+        _have_ready(_apart[self.module, self.function], self.given)
+
+
+def _from_elsewhere(compiled: Any, given: tuple[Any, ...]) -> object:
+    """What Numba knows a kernel by that is not part of those which call it."""
+    described, function, key = copies.copy(compiled.overloads[given].fndesc), compiled.py_func, object()
+    described.mangled_name = _have_ready(compiled, given)
+    nothing = _PartOfKernels(_whole(cpu_target.target_context.codegen()), described.mangled_name)
+    nothing._shared_module, nothing._finalized = nothing._final_module, True
+    nothing._reload_init = {_Needed(function.__module__, function.__qualname__, given)}
+    cpu_target.target_context.insert_user_function(key, described, [nothing])
+    return key
 
 
 def brief_kernel(function: Callable[..., Any]) -> Any:

@@ -19,7 +19,7 @@ from tagmatch.model.arrays import I64Array, Lists, U32Array, U64Array, UIntArray
 from tagmatch.model.errors import DeviceError, DeviceMemoryError
 from tagmatch.model.input.places import NO_FURTHER, Locations, locations_of
 from tagmatch.model.kernels.intrinsics import Prepared, array_at, arrays_at, own_array_at
-from tagmatch.model.kernels.jit import copy, inlined, kernel, lent, with_room
+from tagmatch.model.kernels.jit import apart, copy, inlined, kernel, lent, with_room
 from tagmatch.model.kernels.lists import gather
 from tagmatch.model.kernels.outlines import CORRIDOR, POLYGON, outline_has
 from tagmatch.model.kernels.sphere import LOWER, is_in_area
@@ -317,7 +317,7 @@ def _has_areas(tests, row, places, message, plane):
     return True
 
 
-@kernel
+@apart
 def satisfied(found, row_of, known, asked):
     """What was found of each message, if it has all that the row asks, areas and else: where each's end, and all.
 
@@ -400,7 +400,7 @@ def _known_in(tables, plane):
     return tests, GroupedSets(of_rows, record_offsets, records.reshape((-1, 3)), constraints_in(tables)), plane
 
 
-@kernel
+@apart
 def _groups_of(tables, message, most):
     """The groups in which areas are looked for, of a message that is encoded; whether `rows_for` found all."""
     found = np.empty(0, np.uint32)
@@ -413,7 +413,7 @@ def _groups_of(tables, message, most):
     return groups_in((np.array([0, len(found)]), found), known, message)[1], True
 
 
-@kernel
+@apart
 def _sets_of(origin, tables, visits, asked, most):
     """The sets, of the groups of a message, that it satisfies; whether to look at `most` was enough."""
     fixed_rows, loose = array_at(tables, _FIXED_ROWS, np.uint32), arrays_at(tables, _LOOSE, _OF_LOOSE)
@@ -431,7 +431,7 @@ def _sets_of(origin, tables, visits, asked, most):
     return live_of(tables, satisfied((ends, rows), rows[:0], _known_in(tables, len(origin) == 2), asked)[1]), is_all
 
 
-@kernel
+@apart
 def _entries_of(origin, tables, cells, numbers, visits, asked, most):
     """The entries, of the groups of a message, of clients that it is for, and near which, or in whose area, they are.
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tagmatch.model.kernels.intrinsics import arrays_at, own_array_at
-from tagmatch.model.kernels.jit import inlined, kernel, lent
+from tagmatch.model.kernels.jit import apart, inlined, kernel, lent
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.entered import entry_of
 from tagmatch.pipeline.filters.asked import count_messages, verified
@@ -239,7 +239,7 @@ def table_of_one(ranks, attributes, codes):
     return MessageTable(np.array([0, len(ranks)]), ranks, np.array([0, len(attributes)]), attributes, codes)
 
 
-@kernel
+@apart
 def encoded_in(tables, tags, attributes, tag_offset):
     """A message as the index of `tables` knows it; it is counted."""
     ranks = ranks_of(tables, tags, tag_offset)
@@ -247,7 +247,7 @@ def encoded_in(tables, tags, attributes, tag_offset):
     return table_of_one(ranks, known, codes)
 
 
-@kernel
+@apart
 def rows_for(tables, messages, most):
     """Rows of an index that the encoded message satisfies; how many candidates were turned away.
 
@@ -265,7 +265,7 @@ def rows_for(tables, messages, most):
     return sets, rejected
 
 
-@kernel
+@apart
 def _in_segment(tables, tags, beside, _, most, dtypes):
     """Sets of a segment that the message satisfies and that are not deleted; the rest (see `rows_for`)."""
     messages = encoded_in(tables, tags, beside, dtypes[0])

@@ -272,6 +272,41 @@ def test_kernels_of_one_name_stay_apart_though_other_processes_compiled_them(tmp
         assert run(code + asked, tmp_path / "cache", PYTHONPATH=path).split() == types
 
 
+APART = """import numpy as np
+from tagmatch.model.kernels.jit import apart, kernel
+
+@apart
+def long(values, most):
+    return np.append(values, values[:most] + 1), len(values)
+
+@kernel
+def first(values): return long(values, 1)[0].sum()
+
+@kernel
+def second(values): return long(values, 2)[0].sum() + long(values, 0)[1]
+"""
+
+
+def test_a_kernel_that_others_call_apart_is_compiled_once_and_kept_once(tmp_path):
+    """What calls it is loaded with it, or has it compiled, if it is lost; a change in it reaches them."""
+    path, cache = f"{ROOT}{os.pathsep}{tmp_path}", tmp_path / "cache"
+    code = f"{SHOWN}{AT_ONCE}import numpy as np; from made import first, second\nvalues = np.arange(4)\n"
+    code += "print(first(values), second(values))"
+    for text, is_lost, compiled, result in (
+        (APART, False, ["first", "long", "second"], "7 13"),
+        (APART, False, [], "7 13"),
+        (APART, True, ["long"], "7 13"),
+        (APART.replace("+ 1", "+ 2"), False, ["first", "long", "second"], "8 15"),
+    ):
+        (tmp_path / "made.py").write_text(text)
+        for kept in cache.rglob("*long*") if is_lost else ():
+            kept.unlink()
+        *printed, last = run(code, cache, PYTHONPATH=path).splitlines()
+        names = [line.partition(" ")[0] for line in printed]
+        own = sorted(name for name in names if name in ("first", "long", "second"))
+        assert (own, last) == (compiled, result)
+
+
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])
 def test_files_that_cannot_be_read_are_made_anew(tmp_path, ending):
     """As a computer leaves them that loses its power: without the bytes that were to be in them."""
