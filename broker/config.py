@@ -572,7 +572,7 @@ _SECRET = re.compile(r"password|secret|sasl\.jaas|\.pem$")
 class KafkaOptions(BrokerOptions):
     """A gateway to Kafka; other options are those of `BrokerOptions`."""
 
-    port: int = _integer(9092, 1, 65_535)  # Of each host, several of which are divided by commas, that has none
+    port: int = _integer(9092, 1, 65_535)  # Of each host without a port; commas divide hosts
     session: str = _text("kafka")
     group: str = _checked("tagmatch", _check_name)  # The consumer group: each message goes to one of its gateways
     session_timeout: float = _checked(45.0, _check_positive)  # Seconds of silence until others take a gateway's part
@@ -598,9 +598,9 @@ class KafkaOptions(BrokerOptions):
                     f"{name} must be one topic, of at most 249 letters, digits and '.', '_', '-', not {topic!r}"
                 )
         if self.dead_letter_topic in (self.messages, self.control, self.notifications) and self.dead_letter_topic:
-            raise InvalidValueError("dead_letter_topic must be a topic of its own: letters would come as messages")
+            raise InvalidValueError("dead_letter_topic must be another topic: letters would come as messages")
         if self.transactional_id and self.guarantee != "exactly_once":
-            raise InvalidValueError("transactional_id needs guarantee = 'exactly_once' beside it")
+            raise InvalidValueError("transactional_id needs guarantee = 'exactly_once', too")
         for name, value in (self.options or {}).items():
             self._check_option(name, value)
 
@@ -613,7 +613,7 @@ class KafkaOptions(BrokerOptions):
         if not isinstance(value, str | int | float):
             raise InvalidTypeError(f"options: {name!r} must be a text, a number or a bool, not {value!r}")
         if _SECRET.search(name) and not str(value).startswith(("env:", "file:")):
-            raise InvalidValueError(f"options: {name!r} is a secret: write 'env:NAME' or 'file:PATH', where it is")
+            raise InvalidValueError(f"options: {name!r} is a secret: write its place, 'env:NAME' or 'file:PATH'")
 
     @property
     def passed_on(self) -> dict[str, Any]:

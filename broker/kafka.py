@@ -44,7 +44,7 @@ _LOOK_S, _LAG_S = 0.1, 1.0
 _ROOM_S, _MOST_TRIES = 0.05, 3
 # Errors of a single notification, which would come each time
 _UNSENDABLE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD)
-# Errors that say that there is no connection; topics that are not there may come to be
+# Errors of a missing connection; topics that are missing may be made later
 _DOWN = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION)
 _NO_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 
@@ -76,7 +76,7 @@ class KafkaGateway(Gateway):
         self._producer: Any = None
         self._producing = threading.RLock()
         self._assigned: set[Place] = set()
-        self._next: dict[Place, int] = {}  # offsets behind what is done with
+        self._next: dict[Place, int] = {}  # offsets behind the finished records
         self._failed: list[tuple[Any, Any]] = []  # errors of deliveries, each with the record
         self._down: str | None = None
         self._receives = True
@@ -208,7 +208,7 @@ class KafkaGateway(Gateway):
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, consumer: Any, records: Sequence[Any]) -> None:
-        """Match what came, and commit it with its notifications; else it comes again."""
+        """Match the records, and commit them with their notifications; else they come again."""
         self._round = found = _Round({}, {}, [], [], [], [])
         self._handing_over.apart_from = self._sending.session_number
         self._sort(records)
@@ -239,7 +239,7 @@ class KafkaGateway(Gateway):
         self._again(consumer, found)
 
     def _again(self, consumer: Any, found: _Round) -> None:
-        """Have the messages of a round come again, as far as their partitions are still the gateway's."""
+        """Let the messages of a round come again, as far as their partitions are still the gateway's."""
         with contextlib.suppress(KafkaException):
             for place, offset in found.begins.items():
                 if place in self._assigned:
@@ -387,7 +387,7 @@ class KafkaGateway(Gateway):
     def _produce(
         self, outgoing: Iterator[Outgoing], poison: dict[tuple[bytes, bytes], str]
     ) -> list[tuple[KeyNotification, str]]:
-        """Hand everything to the client of Kafka; what it does not take, with the reasons, and what is poison."""
+        """Hand everything to the client of Kafka; returns refused notifications and poison, with the reasons."""
         produce, refused = self._producer.produce, []
         until = time.monotonic() + self.options.flush_timeout
         for topic, payload, key, headers in outgoing:

@@ -294,7 +294,7 @@ class Kernels(NamedTuple):
     keys; the text of the query; the number of its tags; and a tuple of what it has besides.
     """
 
-    # Gets what is wanted, `counts`, and `most`, too; returns keys or sets, or `None` where these are not enough
+    # Gets the kind of answer, `counts`, and `most`, too; returns keys or sets, or `None` where these are not enough
     keys: Any
     sets: Any = None  # What finds sets with areas, whose keys are looked up by themselves
     # What answers few tags with few keys (`entry_of`). `keys` lets go of the interpreter lock, and to get it back takes

@@ -106,7 +106,7 @@ _sizes: dict[tuple[str, str], int] = {}
 
 
 def _remembered_size(kind: Any, target: Any, context: Any = None) -> int:
-    """How many bytes a type of LLVM's takes, for which LLVM parses a program of its own at each use."""
+    """How many bytes a type of LLVM's takes, for which LLVM parses a program at each use."""
     key = str(kind), str(target)
     if context is not None or key not in _sizes:
         _sizes[key] = _size(kind, target, context)
@@ -212,7 +212,7 @@ _apart: dict[tuple[str, str], Any] = {}
 
 @cache
 def _have_ready(compiled: Any, given: tuple[Any, ...]) -> str:
-    """Have other kernels find a kernel for arguments of these types; by which name they do."""
+    """Let other kernels find a kernel for arguments of these types; returns the name for that."""
     compiled.compile(given)
     function = compiled.py_func
     name = f"{function.__module__}.{function.__qualname__}.{digest_of([compiled, given])}"

@@ -155,7 +155,7 @@ def test_two_gateways_of_a_group_share_messages_and_one_takes_over_from_the_othe
         ({"messages": "+"}, "messages must be one topic"),
         ({"messages": "in", "control": "c/d"}, "control must be"),
         ({"messages": "in", "transactional_id": "one"}, "transactional_id needs guarantee = 'exactly_once'"),
-        ({"messages": "in", "dead_letter_topic": "in"}, "dead_letter_topic must be a topic of its own"),
+        ({"messages": "in", "dead_letter_topic": "in"}, "dead_letter_topic must be another topic"),
         ({"messages": "in", "dead_letter_topic": "a b"}, "dead_letter_topic must be one topic"),
         ({"messages": "in", "options": {"acks": 1}}, "options: 'acks' cannot be given: notifications would be lost"),
         ({"messages": "in", "options": {"group.id": "a"}}, "'group.id' cannot be given: give group"),

@@ -1,4 +1,4 @@
-"""A cluster of two workers on this machine: one is killed, the driver is killed, and a stream appends beside a job."""
+"""A cluster of two workers on this machine: one is killed, the driver is killed, and a stream appends during a job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS: list[tuple[list[str], int]] = [([f"a{key % 7}", f"b{key % 5}"], key) for k
 MORE: list[tuple[list[str], int]] = [([f"a{key % 7}"], key) for key in range(60, 80)]
 STREAMED: list[tuple[list[str], int]] = [([f"b{key % 5}"], key) for key in range(80, 90)]
 
-# The first argument says at which step of a job what is killed
+# The first argument names the step of a job, and the process that is killed then
 PROGRAM = """
 import json, logging, os, signal, sys
 from pathlib import Path
@@ -89,12 +89,12 @@ spark.stop()
 
 
 def run(folder: Path, killed: str) -> subprocess.CompletedProcess[str]:
-    """The program, in its own JVM, as a driver of its own cluster."""
+    """The program, in its own JVM, as the driver of a new cluster."""
     given = [sys.executable, "-c", PROGRAM, killed, str(folder), json.dumps(ROWS), json.dumps(MORE)]
     gateway = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
     own = {name: text for name, text in os.environ.items() if name not in gateway}
     own |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    home = folder / "spark"  # where workers have their folders, beside Spark's own
+    home = folder / "spark"  # where workers have their folders, next to Spark's
     if not home.exists():
         home.mkdir()
         for each in Path(pyspark.__file__).parent.iterdir():

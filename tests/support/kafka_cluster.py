@@ -29,7 +29,7 @@ class Cluster:
         assert self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 3) == 0
 
     def fail(self, request: int, *errors: int) -> None:
-        """Have the next requests of a kind answered with these errors, by their numbers in Kafka's protocol."""
+        """Answer the next requests of a kind with these errors, by their numbers in Kafka's protocol."""
         listed = (ctypes.c_int * len(errors))(*errors)
         self._library.rd_kafka_mock_push_request_errors_array(
             self._cluster, ctypes.c_short(request), ctypes.c_size_t(len(errors)), listed
