@@ -613,7 +613,7 @@ class KafkaOptions(BrokerOptions):
         if not isinstance(value, str | int | float):
             raise InvalidTypeError(f"options: {name!r} must be a text, a number or a bool, not {value!r}")
         if _SECRET.search(name) and not str(value).startswith(("env:", "file:")):
-            raise InvalidValueError(f"options: {name!r} is a secret: write its place, 'env:NAME' or 'file:PATH'")
+            raise InvalidValueError(f"options: {name!r} is a secret: write 'env:NAME' or 'file:PATH' in its place")
 
     @property
     def passed_on(self) -> dict[str, Any]:
