@@ -170,6 +170,7 @@ def test_serve(tmp_path: Path) -> None:
     systems = transport.places(next(iter(transport.panels))).keys()
     assert systems == {"tagmatch serve", "Redis streams", "nats-server", "mosquitto"}
     assert transport.value("messages lost") == 0
+    assert Found(tmp_path, "serve-kafka").value("json, exactly once") > 0
 
 
 TINY = ["layouts", "--scale", "0.0005", "--queries", "30", "--rounds", "1", "--seconds", "0.001", "--output"]

@@ -296,8 +296,8 @@ _PAPERS: Mapping[str, _Paper] = {
         {"queries": 1},
     ),
     "serve": _Paper(
-        "An index as a service over Arrow Flight and HTTP: batches, single messages, latency, overload, transport.",
-        "serve:serve_figure over_http:over_http_figure transport:transport_figure",
+        "An index as a service over Flight and HTTP: batches, single messages, latency, overload, transport, Kafka.",
+        "serve:serve_figure over_http:over_http_figure transport:transport_figure over_kafka:over_kafka_figure",
         None,
         (
             opt.sets(1_000_000, min=8, max=100_000_000), opt.queries(65_536, "Different messages.", 10_000_000),
