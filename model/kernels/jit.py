@@ -35,6 +35,14 @@ class _PartOfKernels(JITCodeLibrary):
     Numba does so with each function, for Python to call: most of the time that it takes to compile a kernel.
     """
 
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """As Numba's, without those that have no code here: a manager of passes is made for each."""
+        ll_module.data_layout = self._codegen._data_layout
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                passes, builder = self._codegen._function_pass_manager()
+                passes.run(function, builder)
+
     def finalize(self) -> None:
         """Link the functions that it calls into it."""
         for library in dict.fromkeys(self._linking_libraries):
