@@ -56,6 +56,7 @@ from tagmatch.model.records import Record
 from tagmatch.model.tables import NEVER
 from tagmatch.model.where.areas import AN_AREA, NOWHERE, Place, text_of
 from tagmatch.model.where.constraints import Where
+from tagmatch.model.where.language import text_of_condition
 from tagmatch.model.where.outlines import Corridor, Polygon
 from tagmatch.model.where.types import for_json
 from tagmatch.reasons import Reasons
@@ -415,9 +416,7 @@ class RemoteEngine:
         plain, conditions = apart(stored_tag_list(tags))
         texts = list(map(str, conditions))
         if where is not None:
-            if not isinstance(where, str):
-                raise InvalidTypeError(f"where must be a string, not {shown(where)}")
-            texts.append(where)
+            texts.append(text_of_condition(where))
         value = KEY_CHECKS[self.key_type].one(key, "key")
         if area is not None and not is_area(area):
             raise InvalidTypeError(f"area must be {AN_AREA}, not {shown(area)}")

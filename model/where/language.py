@@ -71,9 +71,7 @@ def stored_rows(text: str, *, plane: bool, declared: Declared | None = None) -> 
 
     Errors are those of `rows_of`; FilterError also names the field of an area out of this geometry.
     """
-    if not isinstance(text, str):
-        raise _no_text(text)
-    return _stored_rows(text, plane, declared)
+    return _stored_rows(text_of_condition(text), plane, declared)
 
 
 @lru_cache(_REMEMBERED)
@@ -124,14 +122,15 @@ _TIME_WRITTEN = "the message's time is written now(), and an attribute of this n
 
 def _parse(text: str) -> Expression:
     """The expression as a tree, in which `and` and `or` have all parts that follow each other in the text."""
-    if not isinstance(text, str):
-        raise _no_text(text)
-    return _LANGUAGE.read(text)
+    return _LANGUAGE.read(text_of_condition(text))
 
 
-def _no_text(given: object) -> InvalidTypeError:
-    hint = "; importing.elasticsearch makes one of a query" if isinstance(given, dict) else ""
-    return InvalidTypeError(f"where must be a str, not {type(given).__name__} {given!r:.80}{hint}")
+def text_of_condition(given: object) -> str:
+    """A condition as it was given; InvalidTypeError if it is no string."""
+    if not isinstance(given, str):
+        hint = "; importing.elasticsearch makes one of a query" if isinstance(given, dict) else ""
+        raise InvalidTypeError(f"where must be a str, not {type(given).__name__} {given!r:.80}{hint}")
+    return given
 
 
 @v_args(inline=True)

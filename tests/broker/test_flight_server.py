@@ -215,6 +215,18 @@ def test_flight_alone(served):
     assert value(service, "tagmatch_messages_in_flight") == value(service, "tagmatch_messages_queued") == 0
 
 
+def test_a_connection_says_of_conditions_that_are_no_texts_what_an_index_says(served):
+    service, _ = served
+    said = []
+    with connect(service.url) as connected, TagMatch() as embedded:
+        for each in (connected, embedded):
+            for where in ({"term": {"x": 1}}, 5, ["x = 1"]):
+                with pytest.raises(InvalidTypeError) as error:
+                    each.add_set(["a"], 1, where=where)
+                said.append(str(error.value))
+    assert said[:3] == said[3:]
+
+
 def send(client, kind, table):
     return (exchanged if kind == "match" else put)(client, command(command=kind), table)
 
