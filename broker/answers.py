@@ -7,6 +7,7 @@ makes all of its changes, or none. `DoGet` gives the stored sets. Options of a c
 from __future__ import annotations
 
 import inspect
+import json
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -72,12 +73,22 @@ def options_of(call: Callable[..., Any], found: Body, what: str) -> dict[str, An
     known = kinds_of(call)
     for name, value in found.items():
         if name not in known:
-            raise InvalidValueError(f"{what} has no option {name[:60]!r}{near_match(name, [*known])}")
+            raise unknown_option(what, name, [*known])
         kinds = known[name]
         if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
             wanted = " or ".join(KIND_NAMES[kind] for kind in kinds)
             raise InvalidTypeError(f"{what}: {name} must be {wanted}, not {str(value)[:60]!r}")
     return dict(found)
+
+
+def unknown_option(what: str, name: str, known: list[str]) -> InvalidValueError:
+    """An option that a call does not have; where messages have attributes, it is perhaps one of these."""
+    near = near_match(name, known)
+    if "attributes" in known and "meant" not in near:
+        near += (
+            f'; an attribute of a message is in "attributes", as in {{"attributes": {{{json.dumps(name[:60])}: …}}}}'
+        )
+    return InvalidValueError(f"{what} has no option {name[:60]!r}{near}")
 
 
 @cache

@@ -108,3 +108,8 @@ def near_match(name: str, known: list[str]) -> str:
     """What is perhaps meant by a name that is not known, for messages of errors; all names if nothing is near."""
     near = near_name(name, known) or next(iter(get_close_matches(name, known, 1)), None)
     return f"; is {near!r} meant?" if near else f"; there is {', '.join(known) or 'none'}"
+
+
+def counted(count: int, noun: str, form: str = "") -> str:
+    """A number of things whose plural has an s, such as `1 set` and `2 sets`; the form is as in f-strings."""
+    return f"{count:{form}} {noun}" if count == 1 else f"{count:{form}} {noun}s"

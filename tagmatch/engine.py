@@ -45,6 +45,7 @@ from tagmatch.model.input.putting import kinds_of_put, rows_to_put, to_put
 from tagmatch.model.input.subscriptions import COLUMNS, alternatives, columns_of, nears_of, rows_to_store
 from tagmatch.model.input.values import NO_ATTRIBUTES, packed
 from tagmatch.model.layouts import check_segment, empty_segment, rules_of
+from tagmatch.model.names import counted
 from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions, Wanted
 from tagmatch.model.records import Record
 from tagmatch.model.storage.format import Commit
@@ -778,8 +779,10 @@ class LocalEngine:
         except ClosedError:
             return "<TagMatch, closed>"
         where = "in memory" if self._location is None else f"at {str(self._location)!r}"
-        staged = f", {len(self._staging)} staged changes" if len(self._staging) else ""
-        return f"<TagMatch {where}, {len(snapshot)} sets{staged}, layout {self.changing.layout_options.layout}>"
+        staged = f", {counted(len(self._staging), 'staged change')}" if len(self._staging) else ""
+        return (
+            f"<TagMatch {where}, {counted(len(snapshot), 'set')}{staged}, layout {self.changing.layout_options.layout}>"
+        )
 
 
 def _only(whole: weakref.ref[LocalEngine], expression: object) -> LocalEngine:

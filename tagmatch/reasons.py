@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from tagmatch.model.columns import tag_list
+from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.input.places import area_has, checked_locations
 from tagmatch.model.kernels.sphere import EARTH, points
 from tagmatch.model.where.areas import Area, Box, Circle, Near, Place, text_of
@@ -34,10 +35,13 @@ from tagmatch.model.where.constraints import (
     Where,
     name_text,
 )
+from tagmatch.model.where.declared import Kind, value_in
 from tagmatch.model.where.language import rows_of
 from tagmatch.model.where.outlines import Corridor, Outline, Polygon
 from tagmatch.model.where.values import NAN, TEXTS, is_reserved, key_of, literal, quoted, type_of, value_of
 
+#: As what a text is read for each type that `type_of` names
+_KINDS: dict[str, Kind] = {"number": "float", "bool": "bool", "time": "time", "version": "version", "IP address": "ip"}
 _SEVERAL = (list, tuple, set, frozenset)
 
 #: Where a client, or a message, is
@@ -288,8 +292,33 @@ def _why(constraint: Constraint, keys: list[str], has: str | None) -> str:
         return f"{name} is {has}"
     wanted, given = _types_of(constraint), {type_of(key) for key in keys}
     if wanted and given.isdisjoint(wanted):
-        return f"{name} is {has}, of type {' and '.join(sorted(given))}; the test is of type {' and '.join(wanted)}"
+        types = f"of type {' and '.join(sorted(given))}; the test is of type {' and '.join(wanted)}"
+        return f"{name} is {has}, {types}{_remedy(constraint, wanted, keys)}"
     return f"{name} is {has}"
+
+
+def _remedy(constraint: Constraint, wanted: list[str], keys: list[str]) -> str:
+    """What to do if a text stands for a value of another type, in the test or in the message; else nothing."""
+    name = name_text(constraint.attribute)
+    if wanted == ["text"] and constraint.kind == RANGES:
+        is_prefix = any(lower.key == upper.key and upper.side == "^" for lower, upper in constraint.intervals)
+        texts = [] if is_prefix else [cut.key for interval in constraint.intervals for cut in interval]
+        meant = _meant(texts, {type_of(key) for key in keys})
+        return f" (write {meant} in the test, or declare {name})" if meant else ""
+    meant = _meant(keys, set(wanted))
+    return f" (write {meant} in the message, or declare {name})" if meant else ""
+
+
+def _meant(keys: list[str], types: set[str]) -> str:
+    """The value of one of these types that the first of the texts is written as, as in an expression."""
+    texts = [key[1:] for key in keys if key[:1] == TEXTS[0] and len(key) > 1]
+    if len(types) != 1 or not texts:
+        return ""
+    (kind,) = types
+    try:
+        return _shown(key_of(value_in(_KINDS[kind], texts[0])))
+    except (KeyError, InvalidValueError):
+        return ""
 
 
 def _types_of(constraint: Constraint) -> list[str]:

@@ -7,10 +7,9 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from tagmatch.broker.answers import KIND_NAMES, kinds_of
+from tagmatch.broker.answers import KIND_NAMES, kinds_of, unknown_option
 from tagmatch.broker.wire import http_status_of, line_of, name_of, write_json
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
-from tagmatch.model.names import near_match
 from tagmatch.model.options import KeyType
 
 Headers = list[tuple[bytes, bytes]]
@@ -82,7 +81,7 @@ def query_options(call: Callable[..., Any], query: bytes, what: str) -> dict[str
     known, found = kinds_of(call), dict[str, Any]()
     for name, text in pairs:
         if name not in known:
-            raise InvalidValueError(f"{what} has no option {name[:60]!r}{near_match(name, [*known])}")
+            raise unknown_option(what, name, [*known])
         if list in known[name]:
             found.setdefault(name, []).append(text)
         elif name in found:

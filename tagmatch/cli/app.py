@@ -32,6 +32,7 @@ from tagmatch.model.errors import (
     NotStoredError,
     TagMatchError,
 )
+from tagmatch.model.names import counted
 from tagmatch.model.options import LAYOUT_DEFAULTS, MAX_PARTITION_SIZE, Layout, Order, Source
 from tagmatch.model.where.constraints import Where
 
@@ -180,18 +181,18 @@ def upgrade(index: cli.IndexToChange, plane: cli.Plane = False) -> None:
     """
     with cli.status("looking at conditions"):
         done = calls.upgrade(index, plane=plane)
-    conditions = f"the conditions of {done.rewritten} keys are stored in another form"
+    conditions = f"the conditions of {counted(done.rewritten, 'key')} are stored in another form"
     typer.echo(
-        f"{index}: snapshot {done.number}, {done.sets} sets; before: {done.sets_before} sets; "
+        f"{index}: snapshot {done.number}, {counted(done.sets, 'set')}; before: {counted(done.sets_before, 'set')}; "
         f"{conditions if done.rewritten else 'no condition needs a change'}"
     )
 
 
 def _tell(address: str, copied: Copied) -> None:
-    staged = f", {copied.staged} staged {'change' if copied.staged == 1 else 'changes'}" if copied.staged else ""
+    staged = f", {counted(copied.staged, 'staged change')}" if copied.staged else ""
     typer.echo(
-        f"{cli.located(address)}: snapshot {copied.number}, {copied.sets} sets{staged}; "
-        f"{copied.new_bytes} bytes copied, {copied.old_bytes} there already"
+        f"{cli.located(address)}: snapshot {copied.number}, {counted(copied.sets, 'set')}{staged}; "
+        f"{counted(copied.new_bytes, 'byte')} copied, {copied.old_bytes} there already"
     )
 
 
@@ -484,7 +485,7 @@ def _changed(
 
 
 def _size(stats: dict[str, Any]) -> str:
-    return f"{stats['sets']} sets, {stats['keys']} keys"
+    return f"{counted(stats['sets'], 'set')}, {counted(stats['keys'], 'key')}"
 
 
 _SHOWN = (
@@ -565,10 +566,12 @@ def info(
     if stats["strict"]:
         table.add_row("other attributes", "are errors")
     for each in lists["segments"]:
-        table.add_row("segment", "{rows:,} rows, {live:,} live, {deleted:,} deleted".format(**each))
+        table.add_row(
+            "segment", f"{counted(each['rows'], 'row', ',')}, {each['live']:,} live, {each['deleted']:,} deleted"
+        )
     for each in lists["snapshots"]:
         until = f"until {each['until']}" if each["until"] else "the current one"
-        table.add_row(f"snapshot {each['number']}", f"{each['sets']:,} sets, {until}")
+        table.add_row(f"snapshot {each['number']}", f"{counted(each['sets'], 'set', ',')}, {until}")
     Console().print(table)
 
 
@@ -580,7 +583,7 @@ def check(
         with cli.status("checking"):
             tm.check()
             cli.located(index).check_kept()
-        typer.echo(f"{tm.stats()['path']}: ok, {len(tm)} sets")
+        typer.echo(f"{tm.stats()['path']}: ok, {counted(len(tm), 'set')}")
 
 
 def _attributes(text: str) -> dict[str, Any]:
@@ -877,8 +880,8 @@ def partition(
         typer.echo(f"tagmatch-partition: skipped rows: {problem}: {count}", err=True)
     manifest = location.manifest()
     cli.note(
-        f"{location}: {manifest['sets']} sets, layout {manifest['layout']}; "
-        f"made one segment with {made.sets} sets, {made.keys} keys, {made.tags} tags"
+        f"{location}: {counted(manifest['sets'], 'set')}, layout {manifest['layout']}; "
+        f"made one segment with {counted(made.sets, 'set')}, {counted(made.keys, 'key')}, {counted(made.tags, 'tag')}"
     )
 
 

@@ -22,7 +22,7 @@ from tagmatch import __version__
 from tagmatch.cli import end_if_interrupted
 from tagmatch.files.formats import STANDARD_OUTPUT, STANDARD_STREAM, FormatName, whole_text
 from tagmatch.model.errors import TagMatchError
-from tagmatch.model.names import MESSAGE_COLUMNS
+from tagmatch.model.names import MESSAGE_COLUMNS, counted
 from tagmatch.model.options import MAX_KEPT_SNAPSHOTS, MAX_PARTITION_SIZE, MAX_THREADS, KeyType, Layout, Missing
 
 if TYPE_CHECKING:
@@ -430,8 +430,8 @@ def invalid_rows(*, skip: bool) -> Iterator[InvalidRows]:
         yield invalid
     finally:
         if invalid.count:
-            rows = "row" if invalid.count == 1 else "rows"
-            typer.echo(f"tagmatch: skipped {invalid.count} invalid {rows}; the first: {invalid.first}", err=True)
+            rows = counted(invalid.count, "invalid row")
+            typer.echo(f"tagmatch: skipped {rows}; the first: {invalid.first}", err=True)
 
 
 @contextlib.contextmanager

@@ -194,6 +194,8 @@ def test_places(both):
     ("method", "path", "body", "status", "detail"),
     [
         ("POST", "/match", {"tagz": ["a"]}, 400, "no option 'tagz'; is 'tags' meant?"),
+        ("POST", "/match", {"tags": [], "price": 5}, 400, 'as in {"attributes": {"price": …}}'),
+        ("POST", "/count?price=5", {"tags": []}, 400, 'as in {"attributes": {"price": …}}'),
         ("POST", "/match", {"tags": "a"}, 400, "tags must be a list or null, not 'a'"),
         ("POST", "/match", {"within": 5}, 400, "within must be an object or a string or null, not '5'"),
         ("POST", "/match", b"null", 400, "must be a JSON object, not null"),

@@ -334,7 +334,7 @@ def test_the_plane(tmp_path):
     for arguments in (["info", path], ["check", path], ["match", path, asked], ["explain", path, "a"]):
         line = refused(*arguments)
         assert "there are areas on the plane: open the index with plane=True (commands: --plane)" in line
-    assert "ok, 1 sets" in done("check", path, "--plane")
+    assert "ok, 1 set\n" in done("check", path, "--plane")
     assert json.loads(done("info", path, "--plane", "--json"))["sets"] == 1
     assert json.loads(done("export", path))["key"] == 7
 

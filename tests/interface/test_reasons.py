@@ -2,6 +2,7 @@
 
 import json
 import math
+from datetime import UTC, datetime
 
 import pytest
 from support.agreement import index_of
@@ -26,7 +27,36 @@ def why(where: str | None, attributes: dict, tags: tuple[str, ...] = ("a",), **a
         ("price < 10", {"price": 12}, "fails  price < 10: price is 12"),
         ("price < 10", {"price": None}, "fails  price < 10: the message has no attribute price"),
         ("price < 10", {}, "fails  price < 10: the message has no attribute price"),
-        ("price < 10", {"price": "9"}, 'fails  price < 10: price is "9", of type text; the test is of type number'),
+        (
+            "price < 10",
+            {"price": "9"},
+            'fails  price < 10: price is "9", of type text; the test is of type number '
+            "(write 9 in the message, or declare price)",
+        ),
+        ("price < 10", {"price": "x"}, 'fails  price < 10: price is "x", of type text; the test is of type number'),
+        (
+            'posted >= "2026-01-01"',
+            {"posted": datetime(2026, 5, 1, tzinfo=UTC)},
+            'fails  posted >= "2026-01-01": posted is date "2026-05-01", of type time; the test is of type text '
+            '(write date "2026-01-01" in the test, or declare posted)',
+        ),
+        (
+            'price < "10.5"',
+            {"price": 9},
+            'fails  price < "10.5": price is 9, of type number; the test is of type text '
+            "(write 10.5 in the test, or declare price)",
+        ),
+        (
+            'price prefix "1"',
+            {"price": 1},
+            'fails  price prefix "1": price is 1, of type number; the test is of type text',
+        ),
+        (
+            'app >= version "1.9"',
+            {"app": "1.10"},
+            'fails  app >= version "1.9.0": app is "1.10", of type text; the test is of type version '
+            '(write version "1.10.0" in the message, or declare app)',
+        ),
         ("price < 10", {"price": math.nan}, "fails  price < 10: price is NaN, of type NaN; the test is of type number"),
         ("price < 10", {"price": ["9", 11]}, 'fails  price < 10: price is "9", 11'),
         ("price != 10", {"price": 10.0}, "fails  price != 10: price is 10"),

@@ -84,7 +84,7 @@ def test_what_it_says_and_does(index: Path) -> None:
 
 def test_the_command_says_so(index: Path) -> None:
     size = f"{index}: snapshot 2, 3 sets; before:"
-    assert done("upgrade", index) == f"{size} 5 sets; the conditions of 1 keys are stored in another form\n"
+    assert done("upgrade", index) == f"{size} 5 sets; the conditions of 1 key are stored in another form\n"
     assert done("upgrade", index) == f"{size} 3 sets; no condition needs a change\n"
 
 
