@@ -298,7 +298,7 @@ def _why(constraint: Constraint, keys: list[str], has: str | None) -> str:
 
 
 def _remedy(constraint: Constraint, wanted: list[str], keys: list[str]) -> str:
-    """What to do if a text stands for a value of another type, in the test or in the message; else nothing."""
+    """The advice if there is a text instead of a value of another type, in the test or in the message; else nothing."""
     name = name_text(constraint.attribute)
     if wanted == ["text"] and constraint.kind == RANGES:
         is_prefix = any(lower.key == upper.key and upper.side == "^" for lower, upper in constraint.intervals)
@@ -310,7 +310,7 @@ def _remedy(constraint: Constraint, wanted: list[str], keys: list[str]) -> str:
 
 
 def _meant(keys: list[str], types: set[str]) -> str:
-    """The value of one of these types that the first of the texts is written as, as in an expression."""
+    """The first of the texts, read as a value of the one type and written as in expressions; else nothing."""
     texts = [key[1:] for key in keys if key[:1] == TEXTS[0] and len(key) > 1]
     if len(types) != 1 or not texts:
         return ""
