@@ -549,13 +549,16 @@ class LocalEngine:
     def awaited(
         self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None = None
     ) -> Awaitable[Any]:
-        if place is NOWHERE and channel is None:  # the shortest way first, as in `match`
-            packed_as = NO_ATTRIBUTES if attributes is None else self._packed(attributes)
-            one = self._reading.one or self._reading.answering.matcher.one_query
-            if one is not None and (found := one.enter(tags, unique, self._counts_at, packed_as)) is not None:
-                return Answered(found)
+        if place is NOWHERE and channel is None and (found := self._entered(tags, attributes, unique)) is not None:
+            return Answered(found)
         matcher, asked, given = self._asking(tags, attributes, place)
         return self._pipeline.awaited(matcher, asked, partial(_message, *given), unique=unique, channel=channel)
+
+    def _entered(self, tags: Iterable[str], attributes: object, unique: bool) -> Any:
+        """The keys of a message by the shortest way, as in `match`; `None` if it is too long for that."""
+        packed_as = NO_ATTRIBUTES if attributes is None else self._packed(attributes)
+        one = self._reading.one or self._reading.answering.matcher.one_query
+        return None if one is None else one.enter(tags, unique, self._counts_at, packed_as)
 
     @_interrupted_plainly
     def explain(self, tags: Iterable[str], attributes: object, place: Place) -> list[Any]:

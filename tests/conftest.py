@@ -13,6 +13,7 @@ from hypothesis import settings
 from support.agreement import assert_agree, loaded
 from support.segments import segments_stay
 
+from tagmatch.engine import LocalEngine
 from tagmatch.model import parallel
 from tagmatch.model.kernels import interpreted
 from tagmatch.model.options import Layout
@@ -82,6 +83,7 @@ def seed() -> int:
 def through_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """No query is brief: those that are submitted go through the stages, as do those with many tags or answers."""
     monkeypatch.setattr(Pipeline, "_brief_answer", lambda *_: None)
+    monkeypatch.setattr(LocalEngine, "_entered", lambda *_: None)
 
 
 @pytest.fixture(name="segments_stay")
