@@ -459,7 +459,19 @@ class ArrowFolder(ByteStore):
         place = self.folder(name)
         if place._reached()[0].type_name not in _FLAT:
             place.create()
-        ask_many(lambda file: place.put(file, file.name), made.iterdir())
+        done = set[str]()
+
+        def put(file: Path) -> None:
+            place.put(file, file.name)
+            done.add(file.name)
+
+        try:
+            ask_many(put, made.iterdir())
+        except BaseException:
+            with contextlib.suppress(TagMatchError):
+                if set(place.names()) <= done:  # else it was there before, with all of its files
+                    self.remove(name)
+            raise
 
     def adopt(self, source: Self, names: Mapping[str, str], made: Path) -> None:  # noqa: ARG002
         """See `ByteStore`: moves some at a time."""
