@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -38,6 +39,8 @@ Place = tuple[str, int]
 Header = tuple[str, bytes]
 #: A topic, a payload, a key and headers
 Outgoing = tuple[str, bytes, str | None, list[Header] | None]
+# A message, its keys, and the seconds until it expires
+_Due = tuple[GatewayMessage, list[str], float | None]
 # Between looks whether the gateway is to stop, and how far it lags
 _LOOK_S, _LAG_S = 0.1, 1.0
 # For room in the client's queue; and tries of a round with the same notifications
@@ -219,11 +222,12 @@ class KafkaGateway(Gateway):
             self._ended.wait(_LOOK_S)
             return
         replies = [reply for each in found.requests if (reply := self._reply_to(each)) is not None]
-        count = sum(len(answers.flatten()) for _, answers in found.answers if answers is not None)
         for _ in range(_MOST_TRIES):
+            due = self._due()
+            count = sum(len(keys) for _, keys, _ in due)
             try:
                 with self._producing:
-                    refused = self._deliver(lambda: self._outgoing(replies), found.ends, consumer)
+                    refused = self._deliver(partial(self._outgoing, due, replies), found.ends, consumer)
             except Unsent as error:
                 _LOG.warning("notifications were not sent: %s", error)
                 self.counts.add(unsent=count)
@@ -290,27 +294,32 @@ class KafkaGateway(Gateway):
         key = record.key()
         return topic, answer, None if key is None else key.decode(errors="replace"), own
 
-    def _outgoing(self, replies: Sequence[Outgoing]) -> Iterator[Outgoing]:
-        """Everything that a round sends: notifications, dead letters and answers to requests."""
-        options, steady, content_type = self.options, self.sessions.steady(), None
-        if are_events := options.form == "cloudevents":
-            content_type = STRUCTURED
+    def _due(self) -> list[_Due]:
+        """What the round's answers notify of, without messages that have expired."""
+        found, steady = list[_Due](), self.sessions.steady()
         for rows, answers in self._round.answers:
             if answers is None:
                 continue
             keys, begin = answers.flatten().cast(pa.large_string()).to_pylist(), 0
             for row, count in zip(rows, lengths_of(answers).tolist(), strict=True):
-                if not count:
-                    continue
-                begin, own, sent = begin + count, keys[begin : begin + count], row.sent
-                payload, left = sent.payload, None if sent.until is None else (sent.until - steady) / 1e6
-                if left is not None and left <= 0:
-                    continue
-                headers = _headers(sent.id, left, content_type)
-                for key in own:
-                    if are_events:
-                        payload = notification(sent.payload, [key], f"{sent.topic}-{key}", options.session)
-                    yield options.notifications, payload, key, headers
+                sent = row.sent
+                left = None if sent.until is None else (sent.until - steady) / 1e6
+                if count and (left is None or left > 0):
+                    found.append((sent, keys[begin : begin + count], left))
+                begin += count
+        return found
+
+    def _outgoing(self, due: Sequence[_Due], replies: Sequence[Outgoing]) -> Iterator[Outgoing]:
+        """Everything that a round sends: notifications, dead letters and answers to requests."""
+        options, content_type = self.options, None
+        if are_events := options.form == "cloudevents":
+            content_type = STRUCTURED
+        for sent, keys, left in due:
+            payload, headers = sent.payload, _headers(sent.id, left, content_type)
+            for key in keys:
+                if are_events:
+                    payload = notification(sent.payload, [key], f"{sent.topic}-{key}", options.session)
+                yield options.notifications, payload, key, headers
         if options.dead_letter_topic:
             for came, reason in self._round.letters:
                 yield self._letter(came.record, reason)

@@ -90,6 +90,18 @@ def test_each_message_becomes_a_notification_with_its_key_and_its_id(cluster):
         assert (counts["received"], counts["matched"], counts["sent"]) == (2000, 2000, 2000)
 
 
+def test_messages_that_have_expired_are_not_counted_as_sent(cluster):
+    producer, port = cluster
+    sent = {b"%d" % number for number in range(10)}
+    put(producer, [b"late"] * 10, [("tag", b"a"), ("expires-in", b"0")])
+    put(producer, sent)
+    with gateway(port) as found, reader(port) as consumer:
+        assert Counter(each.value() for each in payloads_of(consumer, sent)) == Counter(sent)
+        wait_until(lambda: found.stats()["lag"] == 0)
+        counts = found.stats()
+        assert (counts["matched"], counts["sent"], counts["unsent"]) == (20, 10, 0)
+
+
 def test_what_cannot_be_read_is_a_dead_letter_and_holds_up_nothing(cluster, tmp_path):
     producer, port = cluster
     put(producer, [b"{", b"[]", b'{"tags": [1]}', b'{"tag": ["a"]}', b"\xff"], [])
