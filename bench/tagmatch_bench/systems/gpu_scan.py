@@ -16,11 +16,10 @@ import pyarrow as pa
 from tagmatch import CudaOptions
 from tagmatch.model.arrays import Lists, U64Array, bytes_of
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
-from tagmatch.model.kernels.lists import group_by, join_lists
-from tagmatch.model.parallel import run_rows
+from tagmatch.model.kernels.lists import group_by
 from tagmatch.pipeline.cuda import on_device
 from tagmatch.pipeline.cuda.device import Workspace, grid, kernel, sent, typed
-from tagmatch_bench.systems.matcher import CallSize, UnavailableError, keys_of, list_array
+from tagmatch_bench.systems.matcher import CallSize, UnavailableError
 from tagmatch_bench.systems.signatures import SignatureMatcher, signature_table
 
 cuda: Any = numba.cuda
@@ -106,12 +105,7 @@ class GpuBatchScan(SignatureMatcher):
 
     def match_many(self, queries: U64Array, *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the stored sets that match or seem to, for each query in order."""
-
-        def work(first: int, last: int) -> Lists:
-            return keys_of(self.match_rows(queries[first:last]), self._keys, unique=unique)
-
-        parts = run_rows(work, self.packet_ranges(len(queries)), self._threads)
-        return list_array(join_lists(parts, np.dtype(np.uint64), self._threads))
+        return self.keys_of_packets(queries, self.packet_ranges(len(queries)), unique=unique)
 
     def packet_ranges(self, queries: int) -> list[tuple[int, int]]:
         """Cut queries into packets, all but the last of whole batches."""

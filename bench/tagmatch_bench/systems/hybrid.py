@@ -18,17 +18,16 @@ from tagmatch.model.kernels.intrinsics import WAIT, give
 from tagmatch.model.kernels.jit import inlined as host_inlined
 from tagmatch.model.kernels.jit import kernel as host_kernel
 from tagmatch.model.kernels.jit import with_room
-from tagmatch.model.kernels.lists import group_by, join_lists
+from tagmatch.model.kernels.lists import group_by
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.parallel import run_rows
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 from tagmatch.pipeline.balanced import PartitionIndex, relevant_to
 from tagmatch.pipeline.cuda import on_device
 from tagmatch.pipeline.cuda.device import Workspace, grid, inlined, kernel, sent, typed
 from tagmatch.pipeline.cuda.streams import Stream, check
 from tagmatch_bench.systems.gpu_scan import BATCH_SIZE, Stored
-from tagmatch_bench.systems.launched import changing, download_some, recorded
-from tagmatch_bench.systems.matcher import CallSize, UnavailableError, keys_of, list_array
+from tagmatch_bench.systems.launched import Commands, changing, download_some, give_with, recorded
+from tagmatch_bench.systems.matcher import CallSize, UnavailableError
 from tagmatch_bench.systems.signatures import SignatureMatcher, signature_table
 
 cuda: Any = numba.cuda
@@ -108,13 +107,9 @@ class Hybrid(SignatureMatcher):
 
     def match_many(self, queries: U64Array, *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the stored sets that match or seem to, for each query in order."""
-
-        def work(first: int, last: int) -> Lists:
-            return keys_of(self.match_rows(queries[first:last]), self._keys, unique=unique)
-
         size = max(1, min(_PACKET, -(-len(queries) // self._threads)))
         packets = [(first, min(first + size, len(queries))) for first in range(0, len(queries), size)]
-        return list_array(join_lists(run_rows(work, packets, self._threads), np.dtype(np.uint64), self._threads))
+        return self.keys_of_packets(queries, packets, unique=unique)
 
     def match_rows(self, queries: U64Array) -> Lists:
         """Find the rows whose signature is contained in each query's."""
@@ -311,10 +306,8 @@ def _cycle(where, of_batch, queries, pairs, used, most):
     end = table.first_rows[partition + 1] if len(of_batch) else begin
     groups = (min(length, np.int64(lanes.room)) + 3) // 4
     changes = np.array([begin, end, max(1, -(-(end - begin) // _BLOCK)), len(of_batch), 4 * (_HEAD + _GROUP * groups)])
-    words = lanes.words[row]
-    for i in range(len(lanes.at)):
-        words[lanes.at[i]] = _U(changes[lanes.of[i]])
-    error, function = give(words, lanes.driver, lanes.streams[lane])
+    commands = Commands(lanes.words[row], lanes.at, lanes.of, lanes.driver, lanes.streams[lane])
+    error, function = give_with(commands, changes)
     return pairs, used, most, error, function
 
 

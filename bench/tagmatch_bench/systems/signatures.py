@@ -14,9 +14,10 @@ import pyarrow as pa
 from tagmatch.model.arrays import Lists, U64Array, offsets_of
 from tagmatch.model.columns import key_values, tag_lists
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, hash_tags, signatures_of
-from tagmatch.model.kernels.lists import group_by, sort_groups
+from tagmatch.model.kernels.lists import group_by, join_lists, sort_groups
+from tagmatch.model.parallel import run_rows
 from tagmatch.model.tables import KeyTable
-from tagmatch_bench.systems.matcher import Plain, first_of_equals, kept, keys_of_matches
+from tagmatch_bench.systems.matcher import Plain, first_of_equals, kept, keys_of, keys_of_matches, list_array
 
 _LABELS = 1 << 16
 _LABEL_SHIFT = np.uint64(48)
@@ -97,6 +98,14 @@ class SignatureMatcher(Plain, ABC):
             return self.match_rows(queries[first:last])
 
         return keys_of_matches(match, len(queries), self._keys, unique=unique, threads=self._threads)
+
+    def keys_of_packets(self, queries: U64Array, packets: list[tuple[int, int]], *, unique: bool) -> pa.ListArray:
+        """As `match_many`, of queries that are cut into these packets; several threads take them."""
+
+        def work(first: int, last: int) -> Lists:
+            return keys_of(self.match_rows(queries[first:last]), self._keys, unique=unique)
+
+        return list_array(join_lists(run_rows(work, packets, self._threads), np.dtype(np.uint64), self._threads))
 
 
 class SignatureScan(SignatureMatcher):
