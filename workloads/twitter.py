@@ -14,15 +14,17 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import offsets_of
+from tagmatch.model.arrays import Lists, offsets_of
+from tagmatch.model.arrow import to_strings
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.lists import gather
 from tagmatch.model.parallel import run, run_rows
 from tagmatch.workloads.numbers import (
     MAX_ROWS,
@@ -46,7 +48,7 @@ from tagmatch.workloads.numbers import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tagmatch.model.arrays import F64Array, I64Array
+    from tagmatch.model.arrays import F64Array, I64Array, U64Array
     from tagmatch.workloads.archives import Corpus
 
 Shares = tuple[tuple[str, float], ...]
@@ -370,6 +372,73 @@ _NO_NUMBERS = np.zeros(0, np.int64)
 _NO_TWEETS = RealTweets(0, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
 
 
+_KIND_BITS = 32
+Drawn: TypeAlias = "tuple[I64Array, I64Array, I64Array]"
+
+
+class Numbered(NamedTuple):
+    """Rows whose tags are numbers: equal ones are the same tag of a synthetic tweet."""
+
+    tags: Lists
+    keys: U64Array
+
+    def some(self, rows: I64Array) -> Numbered:
+        """Some of the rows."""
+        return Numbered(gather(self.tags, rows.astype(np.uint32)), self.keys[rows])
+
+    def sums(self) -> U64Array:
+        """A number for each row that depends on its tags only, never 0."""
+        sums = np.empty(len(self.keys), np.uint64)
+        _sum_tags(self.tags.offsets, self.tags.values, sums)
+        return sums
+
+
+@kernel
+def _sum_tags(offsets, tags, sums):
+    for i in range(len(sums)):
+        found = _U(0)
+        for j in range(offsets[i], offsets[i + 1]):
+            found += mix(tags[j])
+        sums[i] = max(found, _U(1))
+
+
+@kernel
+def _ends_of_tags(prefixes, kinds, numbers, offsets):
+    """Write where each tag ends: a prefix, and a number in decimal digits."""
+    end = 0
+    for i in range(len(kinds)):
+        end += prefixes[kinds[i] + 1] - prefixes[kinds[i]] + 1
+        rest = numbers[i]
+        while rest > 9:
+            rest //= 10
+            end += 1
+        offsets[i + 1] = end
+
+
+@kernel
+def _write_bytes(prefixes, letters, kinds, numbers, offsets, out):
+    """Write the bytes of each tag."""
+    for i in range(len(kinds)):
+        at = offsets[i]
+        for letter in range(prefixes[kinds[i]], prefixes[kinds[i] + 1]):
+            out[at] = letters[letter]
+            at += 1
+        rest = numbers[i]
+        for place in range(offsets[i + 1] - 1, at - 1, -1):
+            out[place] = 48 + rest % 10
+            rest //= 10
+
+
+def _numbered_tags(prefixes: pa.StringArray, kinds: I64Array, numbers: I64Array) -> pa.StringArray:
+    """Tags of a prefix each, by its number, and a number."""
+    known = to_strings(prefixes)
+    offsets = np.zeros(len(kinds) + 1, np.int32)
+    _ends_of_tags(known.offsets, kinds, numbers, offsets)
+    out = np.empty(offsets[-1], np.uint8)
+    _write_bytes(known.offsets, known.data, kinds, numbers, offsets, out)
+    return pa.StringArray.from_buffers(len(kinds), pa.py_buffer(offsets), pa.py_buffer(out))
+
+
 class Twitter:
     """The Twitter-like workload of §4.2.1 of the TagMatch paper."""
 
@@ -445,11 +514,36 @@ class Twitter:
                 yield first, starts, begin, end
 
     def _interests(self, first_user: int, starts: I64Array, begin: int, end: int) -> pa.RecordBatch:
+        return self._in_words(*self._drawn(first_user, starts, begin, end))
+
+    def _drawn(self, *block: Any) -> tuple[Drawn, U64Array]:
+        """Rows of a block, offsets, kinds and numbers of their tags, and their keys."""
+        first_user, starts, begin, end = block
         rows, keys = self._room(end - begin), np.empty(end - begin, np.uint64)
         write_interests(first_user, starts, begin, end, self._model, rows, keys)
+        return rows, keys
+
+    def _in_words(self, rows: Drawn, keys: U64Array) -> pa.RecordBatch:
         return pa.record_batch([self._to_arrow(*rows), pa.array(keys)], schema=SETS_SCHEMA)
 
-    def _room(self, rows: int) -> tuple[I64Array, I64Array, I64Array]:
+    def numbered(self, first_user: int, last_user: int, *, threads: int = 1) -> list[Numbered]:
+        """Draw the rows of `sets`, in the same order, without the strings of their tags, in blocks."""
+
+        def draw(block: tuple[Any, ...]) -> Numbered:
+            (offsets, kinds, numbers), keys = self._drawn(*block)
+            codes = (kinds[: offsets[-1]] << _KIND_BITS | numbers[: offsets[-1]]).view(np.uint64)
+            return Numbered(Lists(offsets, codes), keys)
+
+        check_rows(first_user, last_user, MAX_ROWS)
+        return run(draw, self._blocks(first_user, last_user), threads)
+
+    def in_words(self, rows: Numbered) -> pa.RecordBatch:
+        """Write the tags of some rows as `sets` has them."""
+        codes = rows.tags.values.view(np.int64)
+        kinds, numbers = codes >> _KIND_BITS, codes & ((1 << _KIND_BITS) - 1)
+        return self._in_words((rows.tags.offsets.astype(np.int64), kinds, numbers), rows.keys)
+
+    def _room(self, rows: int) -> Drawn:
         """Offsets of rows, the kinds of tags and their numbers, filled from the front."""
         tags = rows * (self._most_hashtags + 1)
         return np.zeros(rows + 1, np.int64), np.empty(tags, np.int64), np.empty(tags, np.int64)
@@ -458,11 +552,11 @@ class Twitter:
         """Rows of tags as strings."""
         kinds, numbers = kinds[: offsets[-1]], numbers[: offsets[-1]]
         if self._names is None:
-            names = pa.array(numbers).cast(pa.string())
-        else:  # those of publishers come after those of hashtags
+            tags = _numbered_tags(self._prefixes, kinds, numbers)
+        else:  # names of publishers come after those of hashtags
             publishers = (kinds == len(self._prefixes) - 1) * (len(self._names) - self.publishers)
             names = self._names.take(pa.array(numbers + publishers))
-        tags = pc.binary_join_element_wise(self._prefixes.take(pa.array(kinds)), names, pa.scalar(""))
+            tags = pc.binary_join_element_wise(self._prefixes.take(pa.array(kinds)), names, pa.scalar(""))
         return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), tags)
 
     def plain_tweets(self, first: int, count: int, *, seed: int = 1) -> pa.ListArray:

@@ -183,3 +183,15 @@ def test_wrong_options(wrong: dict[str, object]) -> None:
         TwitterOptions(**wrong)
     with pytest.raises(TagMatchError, match=r"^mean_followed must be from 1 to 5\.5"):
         Twitter(TwitterOptions(publishers=10))
+
+
+def test_rows_in_numbers() -> None:
+    """They are the rows of `sets`, in their order; equal sets, and no others, have equal sums."""
+    rows = MODEL.sets(3, 2_000)
+    blocks = MODEL.numbered(3, 2_000, threads=2)
+    assert pa.Table.from_batches([MODEL.in_words(block) for block in blocks]) == rows
+    sums = np.concatenate([block.sums() for block in blocks]).tolist()
+    sets = [frozenset(tags) for tags in rows["tags"].to_pylist()]
+    assert len(set(sums)) == len(set(sets)) == len(set(zip(sums, sets, strict=True))) < len(sets)
+    (first, *_), some = blocks, np.array([0, 7, 8])
+    assert MODEL.in_words(first.some(some)) == MODEL.in_words(first).take(pa.array(some))

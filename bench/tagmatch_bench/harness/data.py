@@ -8,19 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import BoolArray, I64Array, U64Array
-from tagmatch.model.columns import tag_lists
-from tagmatch.model.kernels.hashing import hash_tags
+from tagmatch.model.arrays import BoolArray, I64Array, U64Array, offsets_of
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import group_by
 from tagmatch.model.parallel import even_ranges, run, run_rows
 from tagmatch.workloads.queries import SAMPLE_SETS, Draw, Extender, QueryOptions, StoredSets
-from tagmatch.workloads.twitter import Twitter, TwitterOptions
+from tagmatch.workloads.twitter import Numbered, Twitter, TwitterOptions
 
 # Rows that are generated at once, with their duplicates: about 100 bytes each
 _MOST_ROWS = 1 << 26
-
-_ROWS_PER_CHUNK = 1 << 20
 
 # Leading bits of numbers by which they are grouped, so that several threads can work on them
 _GROUP_BITS = 10
@@ -60,8 +56,7 @@ def make_workload(sets: int, queries: int, seed: int, threads: int, *, keys_per_
     if keys_per_set > 1:
         publishers = min(options.publishers, _publishers(options, sets, keys_per_set, threads))
         options = replace(options, publishers=publishers)
-    rows, first_rows = _generate(options, sets, one_key=keys_per_set <= 1, threads=threads)
-    sample = pa.concat_tables(_rows_of(rows, first_rows[:: -(-sets // SAMPLE_SETS)], threads))
+    rows, sample = _generate(options, sets, one_key=keys_per_set <= 1, threads=threads)
     return Workload(rows, sets, sample, extend(sample, queries, 2, 4, seed, threads=threads))
 
 
@@ -90,9 +85,9 @@ def _publishers(options: TwitterOptions, sets: int, keys_per_set: float, threads
     pilot = Twitter(replace(options, publishers=_PILOT_PUBLISHERS))
     users = 1 + round(2 * keys_per_set * _PILOT_PUBLISHERS / options.mean_followed)
     while True:
-        rows = _without_repeats(pilot.sets(0, users, threads=threads), threads)
+        rows = Rows(pilot, 0, users, threads).without_repeats()
         new = np.zeros(len(rows), np.bool_)
-        new[_Seen().add(_sums(rows["tags"], threads), threads=threads)] = True
+        new[Seen().add(rows.sums, threads=threads)] = True
         distinct = np.cumsum(new)
         before = int(np.flatnonzero(np.arange(1, len(rows) + 1) < keys_per_set * distinct)[-1])
         if before + 1 < len(rows):
@@ -102,53 +97,87 @@ def _publishers(options: TwitterOptions, sets: int, keys_per_set: float, threads
     return max(fewest, round(sets * _PILOT_PUBLISHERS / int(distinct[before])))
 
 
-def _generate(options: TwitterOptions, count: int, *, one_key: bool, threads: int) -> tuple[pa.Table, I64Array]:
-    """Generate rows until they have `count` distinct sets; returns them, and the first row of each set.
+def with_publishers(options: TwitterOptions, count: int, threads: int) -> TwitterOptions:
+    """Return the options with more publishers if theirs have too few tweets for so many sets of one key."""
+    if count <= options.publishers:  # there are enough
+        return options
+    needed = _publishers(options, count, _MOST_ROWS_PER_SET, threads)
+    return replace(options, publishers=max(options.publishers, needed))
+
+
+def _generate(options: TwitterOptions, count: int, *, one_key: bool, threads: int) -> tuple[pa.Table, pa.Table]:
+    """Generate rows until they have `count` distinct sets; returns them, and first rows of no more than `SAMPLE_SETS`.
 
     With one key, there are more publishers than `options` say if these have too few tweets.
     """
-    if one_key and count > options.publishers:  # else there are enough
-        needed = _publishers(options, count, _MOST_ROWS_PER_SET, threads)
-        options = replace(options, publishers=max(options.publishers, needed))
-    model, seen = Twitter(options), _Seen()
-    taken: list[pa.Table] = []
-    firsts: list[I64Array] = []
-    users, made, found, new_share = 0, 0, 0, 1.0
+    model, seen = Twitter(with_publishers(options, count, threads) if one_key else options), Seen()
+    taken, sample, every = list[pa.RecordBatch](), list[pa.RecordBatch](), -(-count // SAMPLE_SETS)
+    all_first = one_key and every == 1
+    users, found, new_share = 0, 0, 1.0
     while found < count:
         # Some more than it takes, as the more sets there are, the fewer rows are new
-        rows = min(_MOST_ROWS, 1.1 * (count - found) / new_share)
-        more = 1 + round(rows / options.mean_followed)
-        fresh = _without_repeats(model.sets(users, users + more, threads=threads), threads)
-        new = seen.add(_sums(fresh["tags"], threads), threads=threads)
-        new_share = max(1, len(new)) / len(fresh)
-        if found + len(new) > count:  # the end may belong to one set too many
-            fresh = fresh[: new[count - found]]
-            new = new[: count - found]
-        taken += _rows_of(fresh, new, threads) if one_key else [fresh]
-        firsts.append(new + made)
-        made, found, users = made + len(fresh), found + len(new), users + more
-    first_rows = np.arange(count) if one_key else np.concatenate(firsts)
-    return pa.concat_tables(taken), first_rows
+        wanted = min(_MOST_ROWS, 1.1 * (count - found) / new_share)
+        more = 1 + round(wanted / options.mean_followed)
+        rows = Rows(model, users, users + more, threads)
+        if not one_key:
+            rows = rows.without_repeats()
+        new = seen.add(rows.sums, threads=threads)
+        new_share = max(1, len(new)) / len(rows)
+        # The end may belong to one set too many
+        end = int(new[count - found]) if found + len(new) > count else len(rows)
+        new = new[: count - found]
+        taken += rows.in_words(new if one_key else np.arange(end))
+        if not all_first:
+            sample += rows.in_words(new[-found % every :: every])
+        found, users = found + len(new), users + more
+    table = pa.Table.from_batches(taken)
+    return table, table if all_first else pa.Table.from_batches(sample)
 
 
-def _without_repeats(rows: pa.Table, threads: int) -> pa.Table:
-    """Leave out pairs of a set and a key that came before: of a user that wants the same from two publishers."""
-    keys = rows["key"].to_numpy() * np.uint64(0x9E3779B97F4A7C15)  # far apart
-    kept = _Seen().add(np.maximum(_sums(rows["tags"], threads) ^ keys, np.uint64(1)), threads=threads)
-    return rows if len(kept) == len(rows) else pa.concat_tables(_rows_of(rows, kept, threads))
+class Rows:
+    """Rows of some users, whose tags are numbers until they are written."""
+
+    def __init__(self, model: Twitter, first_user: int, last_user: int, threads: int) -> None:
+        self._model, self._threads = model, threads
+        self._blocks = model.numbered(first_user, last_user, threads=threads)
+        #: A number for each row that depends on its set only
+        self.sums: U64Array = np.concatenate(run(Numbered.sums, self._blocks, threads))
+
+    def __len__(self) -> int:
+        return len(self.sums)
+
+    def without_repeats(self) -> Rows:
+        """Leave out pairs of a set and a key that came before: of a user that wants the same from two publishers."""
+        # Keys are far apart
+        keys = np.concatenate([block.keys for block in self._blocks]) * np.uint64(0x9E3779B97F4A7C15)
+        kept = Seen().add(np.maximum(self.sums ^ keys, np.uint64(1)), threads=self._threads)
+        if len(kept) < len(self):
+            self._blocks = run(lambda part: part[0].some(part[1]), self._parts(kept), self._threads)
+            self.sums = self.sums[kept]
+        return self
+
+    def in_words(self, rows: I64Array) -> list[pa.RecordBatch]:
+        """Write some rows, ascending, in batches."""
+        write = self._model.in_words
+        return run(lambda part: write(part[0].some(part[1])), self._parts(rows), self._threads)
+
+    def _parts(self, rows: I64Array) -> list[tuple[Numbered, I64Array]]:
+        """Each block with those of the rows that it has."""
+        starts = offsets_of(np.array([len(block.keys) for block in self._blocks]))
+        wanted = np.split(rows, np.searchsorted(rows, starts[1:-1]))
+        return [(block, some - first) for block, some, first in zip(self._blocks, wanted, starts, strict=False)]
 
 
-class _Seen:
+class Seen:
     """The numbers seen so far, which are as good as random: hash tables, one for each value of their first bits."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int = 0) -> None:
         self._count = 0
-        self._tables = np.zeros((_GROUPS, 1), np.uint64)
+        self._tables = np.zeros((_GROUPS, _slots(expected)), np.uint64)
 
     def add(self, numbers: U64Array, *, threads: int = 1) -> I64Array:
         """See more numbers; returns, in order, the places of those that were not seen before."""
-        # About half full, and with room for a group that is larger than others
-        slots = 1 << (2 * (self._count + len(numbers)) // _GROUPS + 64).bit_length()
+        slots = _slots(self._count + len(numbers))
         if slots > self._tables.shape[1]:
             tables = np.zeros((_GROUPS, slots), np.uint64)
             _place(tables, self._tables[self._tables != 0], threads)
@@ -156,6 +185,11 @@ class _Seen:
         new = np.flatnonzero(_place(self._tables, numbers, threads))
         self._count += len(new)
         return new
+
+
+def _slots(count: int) -> int:
+    """Slots of a group, which are about half full, with room for a group that is larger than others."""
+    return 1 << (2 * count // _GROUPS + 64).bit_length()
 
 
 def _place(tables: U64Array, numbers: U64Array, threads: int) -> BoolArray:
@@ -184,26 +218,3 @@ def _add(numbers, places, table, new):
         if table[slot] != number:
             table[slot] = number
             new[place] = True
-
-
-def _rows_of(table: pa.Table, rows: I64Array, threads: int) -> list[pa.Table]:
-    """Take rows, in parts of one chunk each."""
-    edges = [*range(0, len(table), _ROWS_PER_CHUNK), len(table)]
-    wanted = np.split(rows, np.searchsorted(rows, edges[1:-1]))
-
-    def take(part: tuple[int, I64Array]) -> pa.Table:
-        first, some = part
-        return table[first : first + _ROWS_PER_CHUNK].combine_chunks().take(pa.array(some - first))
-
-    return run(take, zip(edges[:-1], wanted, strict=True), threads)
-
-
-def _sums(sets: pa.ChunkedArray, threads: int) -> U64Array:
-    """Return a number for each set that depends on its tags only; no set is empty."""
-    return np.concatenate(run(_sums_of_chunk, sets.chunks, threads))
-
-
-def _sums_of_chunk(sets: pa.ListArray) -> U64Array:
-    (rows,) = tag_lists(sets, "tags")
-    sums: U64Array = np.add.reduceat(hash_tags(rows), rows.offsets[:-1])
-    return np.maximum(sums, np.uint64(1))
