@@ -195,9 +195,12 @@ class UserLimits:
 class Ending:
     """Whether a call has ended; as `threading.Event`, which takes longer to make than a short call to answer."""
 
+    __slots__ = ("_event", "_is_set")
+    _making = threading.Lock()
+
     def __init__(self) -> None:
         self._is_set = False
-        self._events: dict[str, threading.Event] = {}  # made for the first that waits
+        self._event: threading.Event | None = None  # made for the first that waits
 
     def is_set(self) -> bool:
         """Whether it has."""
@@ -206,17 +209,20 @@ class Ending:
     def set(self) -> None:
         """It has."""
         self._is_set = True
-        for event in self._events.values():
-            event.set()
+        if self._event is not None:
+            self._event.set()
 
     def wait(self, seconds: float) -> bool:
         """Wait for it, at most so long; returns whether it has."""
-        event = self._events.setdefault("only", threading.Event())
+        with self._making:
+            event = self._event = self._event or threading.Event()
         return self._is_set or event.wait(seconds)
 
 
 class Memory:
     """What one call has in memory: its messages, and bytes of all calls of its user, are no more than they may be."""
+
+    __slots__ = ("_bytes", "_ended", "_is_closed", "_limits", "_rows", "peer", "user")
 
     def __init__(self, limits: UserLimits, user: str, peer: str, ended: Ending) -> None:
         self._limits, self.user, self.peer, self._ended = limits, user, peer, ended
@@ -302,13 +308,13 @@ class Call(ABC):
     # Set by the service, as soon as it knows them
     service: Service
     user: User
-    role: Role  # What it needs
-    what: str  # What it does, for messages
+    role: Role | None = None  # What it needs; `None` until that is known
+    what = ""  # What it does, for messages
+    check: Callable[[], object] | None = None  # What is looked at again and again, if `require` is not enough
     memory: Memory  # Where it counts what it keeps
 
     def __init__(self, peer: str, token: str | None) -> None:
         self.peer, self.token = peer, token
-        self.check: Callable[[], object] = lambda: None
         self.ended = Ending()
 
     @property
@@ -329,8 +335,9 @@ class Call(ABC):
         """An object as the only answer."""
 
     def require(self) -> None:
-        """See that the right is still there; errors as `require`."""
-        require(self.user, self.role, self.what)
+        """See that the right is still there, once it is known which one is needed; errors as `require`."""
+        if self.role is not None:
+            require(self.user, self.role, self.what)
 
     def keep_to_rate(self, rows: int) -> None:
         """Wait until these rows are within the rate of the user, or the service ends; GoneError if the call does."""

@@ -511,7 +511,7 @@ class Matching(Exchange):
         self._call.keep_to_rate(count)
         self._call.require()
         self._call.memory.take(came.nbytes, count, waits=True)
-        self._service.metrics.messages.inc(count)
+        self._service.metrics.came(count)
         self._came.put(came)
 
     def _wake(self) -> None:
@@ -563,8 +563,7 @@ class Matching(Exchange):
                 yield from self._batch(each.ids, answers.slice(first, len(each.rows)))
                 first += len(each.rows)
         memory.give_back(in_flight=rows)
-        metrics.answers.inc(rows)
-        metrics.keys.inc(0 if pa.types.is_primitive(answers.type) else len(answers.values))
+        metrics.answered(rows, 0 if pa.types.is_primitive(answers.type) else len(answers.values))
         now = time.perf_counter()
         for each in some if len(some) <= _MOST_OBSERVED else (some[0], some[-1]):
             metrics.latency.observe(now - each.arrived)

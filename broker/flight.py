@@ -171,7 +171,7 @@ class Transport(grpc.GenericRpcHandler):  # type: ignore[misc]
                 waiting = [call for call in self._calls if call.until is not None]
             for call in waiting:
                 try:
-                    call.check()
+                    (call.check or call.require)()
                     if call.until is not None and call.until < now:
                         raise UnavailableError("the client has not sent or read anything for too long; ask again")
                 except TagMatchError as error:

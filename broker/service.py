@@ -236,22 +236,23 @@ class Taken:
             require(call.user, role, name)
             if call.user.filter is not None and name not in LIMITED:
                 raise AccessError(f"{name} is not for users with a filter, as {call.user.name!r} has")
-        call.role, call.what, call.check = role or "read", name, call.require
+        call.role, call.what = role, name
         self._began, self._what = time.perf_counter(), name
         self._times = service.metrics.of_call(name)
         self._times.begin()
-        self._who = {"user": call.user.name, "peer": call.peer}
-        self._span = service.span(f"tagmatch.{name}", self._who)
-        self._span.__enter__()
+        self._span = service.span(name, call.user.name, call.peer)
+        if self._span is not None:
+            self._span.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         service, call = self._service, self._call
         if self._began is not None:
             seconds = time.perf_counter() - self._began
             self._times.observe(seconds)
-            self._span.__exit__(kind, error, trace)
+            if self._span is not None:
+                self._span.__exit__(kind, error, trace)
             if LOG.isEnabledFor(logging.DEBUG) and error is None:
-                fields = {"call": self._what, **self._who, "seconds": round(seconds, 6)}
+                fields = {"call": self._what, "user": call.user.name, "peer": call.peer, "seconds": round(seconds, 6)}
                 LOG.debug("call", extra={"fields": fields})
         service.limits.end(call.memory)
         if isinstance(error, Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from tagmatch.broker.http.call import HttpCall
 from tagmatch.broker.http.preconditions import Repeats, digest_of, seconds_in
 from tagmatch.broker.http.routes import CONSOLE, EVENTS, ROUTES, Route
 from tagmatch.broker.http.sites import Sites
-from tagmatch.broker.http.sockets import Receive, Send, SocketCall
+from tagmatch.broker.http.sockets import SocketCall
 from tagmatch.broker.http.streams import Sender, codec_of, form_of, form_wanted, rows_in, unpacked
 from tagmatch.broker.wire import MAX_JSON, GoneError, read_json, write_json
 from tagmatch.model.errors import DeadlineMissed, TagMatchError, UnavailableError
@@ -30,6 +30,10 @@ from tagmatch.model.errors import DeadlineMissed, TagMatchError, UnavailableErro
 if TYPE_CHECKING:
     from tagmatch.broker.http.connection import Connection
     from tagmatch.broker.service import Service
+
+
+#: Headers that ask for more than the answer
+_WISHES = frozenset((b"idempotency-key", b"request-timeout", b"content-encoding"))
 
 
 class App:
@@ -53,7 +57,7 @@ class App:
                 each.transport.abort()
             for call in [each for each in self._calls if each.until is not None]:
                 try:
-                    call.check()
+                    (call.check or call.require)()
                     if call.until is not None and call.until < now:
                         raise UnavailableError("the client has not sent or read anything for too long; ask again")
                 except TagMatchError as error:
@@ -72,15 +76,13 @@ class App:
             except Exception as error:
                 answer = problem_of(error)
             if not call.has_begun:  # the connection is cut if the answer is not whole
-                await call.send(answer)
+                if call.connection.may_write is not None:
+                    await call.has_room()
+                call.send(answer)
         except (GoneError, asyncio.CancelledError):
             return
         finally:
             self._calls.discard(call)
-
-    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """What is called for a WebSocket, as ASGI has it."""
-        await self.answer(SocketCall(self, scope, receive, send))
 
     async def _answered(self, call: HttpCall) -> Answer | None:
         found, route = _looked_up(call)
@@ -98,6 +100,9 @@ class App:
             taken.as_(route.role, name)
             if route.role is not None and route.rows is None:
                 self.service.limits.admit(call.user.name, 1)
+            body = call.brief() if route.rows is None else b""
+            if body is not None and call.headers.keys().isdisjoint(_WISHES):
+                return await self._found(call, route, body)
             return await self._performed(call, route)
 
     async def _performed(self, call: HttpCall, route: Route) -> Answer | None:
@@ -139,11 +144,12 @@ class App:
             raise DeadlineMissed(late) from None
 
     async def _found(self, call: HttpCall, route: Route, body: bytes) -> Answer | None:
-        given = query_options(route.perform, call.query, route.name) if call.query else {}
+        given: dict[str, Any] = query_options(route.perform, call.query, route.name) if call.query else {}
         if route.rows is not None:
             return await self.loop.run_in_executor(self.threads, self._stream, call, route, given)
         if body and route.has_body:
-            given = with_options(read_json(body, "the body"), given, route.name)
+            said = read_json(body, "the body")
+            given = with_options(said, given, route.name) if given else said
         if not route.takes_any:
             given = options_of(route.perform, given, route.name)
         if route.is_direct:

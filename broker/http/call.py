@@ -33,27 +33,29 @@ class Request(NamedTuple):
 class HttpCall(Call):
     """A request of HTTP: its headers and its body, and the answer that goes back."""
 
+    # What most calls do not change is of the class: a call takes no time for it
+    body: bytes | None = None  # The whole body, if it was read before it is taken
+    path_key = ""  # The part of the path that is `{key}`
+    until: float | None = None  # When it ends, if the client neither sends nor reads
+    has_begun = is_whole = False  # Whether an answer goes to the client, and all of it has gone
+    form: Form = "json"  # Of answers that are rows
+    answers: Answers | None = None
+    encoder: Outgoing | None = None  # What makes answers, if none of `form` does
+    more_headers: Headers = []  # noqa: RUF012 - of every answer to it; it is never changed
+    # Of the connection
+    is_taken = has_gone_on = False
+    has_more, _unread = True, 0
+    _awaited: asyncio.Future[None] | None = None
+
     def __init__(self, app: App, connection: Connection, request: Request) -> None:
-        headers, (path, _, self.query) = request.headers, request.target.partition(b"?")
-        given = headers.get(b"authorization")
+        self.method, target, self.headers, _, _ = request
+        path, _, self.query = target.partition(b"?")
+        given = self.headers.get(b"authorization")
         super().__init__(connection.peer, None if given is None else token_in(given.decode("latin-1")))
         if path[:1] != b"/" and b"://" in path:  # as proxies have it
             path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
-        self.app, self.connection, self.request = app, connection, request
-        self.path, self.headers = path, headers
-        self.method = request.method
-        self.body: bytes | None = None  # The whole body, if it was read before it is taken
-        self.path_key = ""  # The part of the path that is `{key}`
-        self.until: float | None = None  # When it ends, if the client neither sends nor reads
-        self.has_begun = self.is_whole = False  # Whether an answer goes to the client, and all of it has gone
-        self.form: Form = "json"  # Of answers that are rows
-        self.answers: Answers | None = None
-        self.encoder: Outgoing | None = None  # What makes answers, if none of `form` does
-        self.more_headers: Headers = []  # Of every answer to it
-        # Of the connection
-        self.is_taken = self.has_gone_on = False
-        self.has_more, self._came, self._unread = True, list[bytes](), 0
-        self._awaited: asyncio.Future[None] | None = None
+        self.app, self.connection, self.request, self.path = app, connection, request, path
+        self._came: list[bytes] = []
 
     def begin(self, act: Callable[[], None]) -> None:
         """Call `act` in another thread."""
@@ -98,8 +100,8 @@ class HttpCall(Call):
     @property
     def waits_for_go(self) -> bool:
         """Whether the client sends the body when it is asked for it."""
-        has_asked = b"expect" in self.headers and self.headers[b"expect"].lower() == b"100-continue"
-        return has_asked and self.has_more and not self.has_gone_on and self.request.is_new
+        has_asked = self.has_more and b"expect" in self.headers and self.headers[b"expect"].lower() == b"100-continue"
+        return has_asked and not self.has_gone_on and self.request.is_new
 
     def feed(self, data: bytes) -> int:
         """Take a part of the body, which is dropped after the answer; returns the number of bytes that wait."""
@@ -123,6 +125,11 @@ class HttpCall(Call):
     def _wake(self) -> None:
         if self._awaited is not None and not self._awaited.done():
             self._awaited.set_result(None)
+
+    def brief(self) -> bytes | None:
+        """The whole body, if it is there in one part; else `None`."""
+        came = self._came
+        return None if self.has_more or len(came) > 1 else came[0] if came else b""
 
     async def whole(self, most: int) -> bytes:
         """The whole body, which has at most `most` bytes."""
@@ -151,7 +158,8 @@ class HttpCall(Call):
             parts += b"%x\r\n" % len(data), data, b"\r\n"
         if not has_more and request.is_new:
             parts.append(b"0\r\n\r\n")
-        await self._write(b"".join(parts))
+        await self.has_room()
+        self._write(b"".join(parts))
         self.is_whole = not has_more
 
     def send_and_wait(self, headers: Headers, data: bytes, *, has_more: bool) -> None:
@@ -164,13 +172,18 @@ class HttpCall(Call):
             self.ended.set()
             raise GoneError from None
 
-    async def _write(self, data: bytes) -> None:
-        self.until = time.monotonic() + UNREAD_S
-        await self.connection.wait_for_room()
-        self.until = None
-        if self.connection.transport.is_closing():
+    async def has_room(self) -> None:
+        """Wait until the client has read most of the bytes written."""
+        if (room := self.connection.may_write) is not None:
+            self.until = time.monotonic() + UNREAD_S
+            await room
+            self.until = None
+
+    def _write(self, data: bytes) -> None:
+        transport = self.connection.transport
+        if transport.is_closing():
             raise GoneError
-        self.connection.transport.write(data)
+        transport.write(data)
 
     def abort(self) -> None:
         """End it and its connection, as the client neither sends nor reads, or may no longer do so."""
@@ -178,13 +191,15 @@ class HttpCall(Call):
         self.has_gone()
         self.connection.transport.abort()
 
-    async def send(self, answer: Answer) -> None:
-        """Send a whole answer; a client that does not read it is gone."""
-        body = answer.body + b"\n" if answer.kind in (JSON, PROBLEM) else answer.body  # for terminals
-        headers: Headers = [(b"content-type", answer.kind), *answer.headers, *self.more_headers]
-        head = head_of(answer.status, headers, len(body), stays=self.request.stays and not self.waits_for_go)
+    def send(self, answer: Answer) -> None:
+        """Send a whole answer, for which there is room; GoneError if the client has gone."""
+        body, status, kind, headers = answer
+        if kind is JSON or kind is PROBLEM:
+            body += b"\n"  # for terminals
+        headers = [(b"content-type", kind), *headers, *self.more_headers]
+        head = head_of(status, headers, len(body), stays=self.request.stays and not self.waits_for_go)
         self.has_begun = True
-        await self._write(head if self.method == "HEAD" or answer.status in (204, 304) else head + body)
+        self._write(head if self.method == "HEAD" or status in (204, 304) else head + body)
         self.is_whole = True
 
 
@@ -193,7 +208,7 @@ _BEGIN = {each.value: b"HTTP/1.1 %d %b\r\n" % (each.value, each.phrase.encode())
 
 def head_of(status: int, headers: Headers, length: int | None, *, stays: bool, is_new: bool = True) -> bytes:
     """The head of an answer with this number of bytes, or, without a length, of parts."""
-    parts = [_BEGIN[status], *(b"%b: %b\r\n" % header for header in headers)]
+    parts = [_BEGIN[status], *[b"%b: %b\r\n" % header for header in headers]]
     if length is not None:
         parts.append(b"content-length: %d\r\n" % length if status != 204 else b"")
     elif is_new:

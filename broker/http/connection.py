@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
+
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from tagmatch.broker.access import FIRST_S
 from tagmatch.broker.http.bodies import PROBLEM, RefusedError, problem_of
 from tagmatch.broker.http.call import HttpCall, Request, head_of
+from tagmatch.broker.http.sockets import SocketCall
 from tagmatch.broker.observe import LOG
-from tagmatch.model.errors import TagMatchError
-
-try:
-    from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
-except ImportError:
-    raise TagMatchError("HTTP needs httptools; install it with: pip install 'tagmatch[serve]'") from None
 
 if TYPE_CHECKING:
     from tagmatch.broker.http.app import App
@@ -32,8 +29,9 @@ _BRIEF, _MOST_UNREAD, _MOST_HEAD = 16_384, 65_536, 65_536
 class Connection(asyncio.Protocol):
     """What a client has open; one beyond those that there may be is closed, or one that is silent where more is due."""
 
-    def __init__(self, app: App, open_: set[Connection], most: int, socket: Callable[[], asyncio.Protocol]) -> None:
-        self.app, self._open, self._most, self._socket = app, open_, most, socket
+    def __init__(self, app: App, most: int) -> None:
+        self.app, self._open, self._most = app, app.connections, most
+        self._socket: SocketCall | None = None  # What it has become, if it is no HTTP any more
         self.peer = ""
         self.until: float | None = None  # When it is cut, unless the client sends the rest
         self._call: HttpCall | None = None  # The one that is answered
@@ -41,7 +39,7 @@ class Connection(asyncio.Protocol):
         self._coming: HttpCall | None = None  # The one whose body comes
         self._url, self._headers, self._head_bytes = b"", dict[bytes, bytes](), 0
         self._task: asyncio.Task[None] | None = None
-        self._may_write: asyncio.Future[None] | None = None  # Ends when the client has read enough
+        self.may_write: asyncio.Future[None] | None = None  # Ends when the client has read enough
         self._is_read = True  # Whether the transport reads
         self._has_eof, self._refusal = False, b""
 
@@ -73,6 +71,8 @@ class Connection(asyncio.Protocol):
         """As of any protocol."""
         parser = self._parser
         if parser is None:
+            if self._socket is not None:
+                self._pause(self._socket.feed(data))
             return
         if self._coming is None:
             if self.until is None or self._head_bytes == 0:
@@ -101,11 +101,11 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """As of any protocol."""
-        self._may_write = self.app.loop.create_future()
+        self.may_write = self.app.loop.create_future()
 
     def resume_writing(self) -> None:
         """As of any protocol."""
-        may_write, self._may_write = self._may_write, None
+        may_write, self.may_write = self.may_write, None
         if may_write is not None and not may_write.done():
             may_write.set_result(None)
 
@@ -141,9 +141,8 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         """A part of the body."""
         call = self._coming
-        if call is not None and call.feed(body) > _MOST_UNREAD and self._is_read:
-            self._is_read = False
-            self.transport.pause_reading()
+        if call is not None:
+            self._pause(call.feed(body))
 
     def on_message_complete(self) -> None:
         """All of the body has come."""
@@ -188,7 +187,8 @@ class Connection(asyncio.Protocol):
     def _end(self, call: HttpCall) -> None:
         """Go on after an answer; one that is not whole ends with the connection."""
         self._call = None
-        self.resume_reading()
+        if not self._is_read:
+            self.resume_reading()
         if self._refusal and (call.is_whole or not call.has_begun) and not self._after:
             self._end_refused()
         elif not call.is_whole or (not call.has_more and not call.request.stays):
@@ -217,16 +217,17 @@ class Connection(asyncio.Protocol):
             is_idle = self._coming is None and not self._head_bytes
             self.until = time.monotonic() + (_IDLE_S if is_idle else FIRST_S)
 
+    def _pause(self, unread: int) -> None:
+        """Read no more for now if many bytes wait to be taken."""
+        if unread > _MOST_UNREAD and self._is_read:
+            self._is_read = False
+            self.transport.pause_reading()
+
     def resume_reading(self) -> None:
         """Read on: a call has taken the bytes so far."""
         if not self._is_read:
             self._is_read = True
             self.transport.resume_reading()
-
-    async def wait_for_room(self) -> None:
-        """Wait until the client has read most of the bytes written."""
-        if self._may_write is not None:
-            await self._may_write
 
     def _refuse(self, error: RefusedError) -> None:
         """Answer bytes that are no request with their mistake, after the answers before it, and close."""
@@ -254,18 +255,19 @@ class Connection(asyncio.Protocol):
         if not is_socket:
             for name in (b"upgrade", b"connection"):
                 headers.pop(name, None)
-        lines = [b"%b %b HTTP/1.1" % (method, self._url), *(b"%b: %b" % each for each in headers.items())]
-        data = b"\r\n".join([*lines, b"", rest])
-        if not is_socket:
+            lines = [b"%b %b HTTP/1.1" % (method, self._url), *(b"%b: %b" % each for each in headers.items())]
             self._parser = HttpRequestParser(self)
-            self.data_received(data)
+            self.data_received(b"\r\n".join([*lines, b"", rest]))
             return
-        self._open.discard(self)
-        self._parser = self.until = None
-        protocol = self._socket()
-        protocol.connection_made(self.transport)
-        protocol.data_received(data)
-        self.transport.set_protocol(protocol)
+        try:
+            call = SocketCall(self.app, self, Request(method.decode("latin-1"), self._url, headers))
+        except RefusedError as error:
+            self._refuse(error)
+            return
+        self._parser, self._socket = None, call
+        self._take(call)
+        if rest:
+            self.data_received(rest)
 
 
 class _Awaited:

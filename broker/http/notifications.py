@@ -20,7 +20,7 @@ from tagmatch.broker.answers import ACTIONS, DRAINING, PUTS, Notifying
 from tagmatch.broker.cloudevents import BATCH, STRUCTURED, Event, checked, event_in, is_binary, notification
 from tagmatch.broker.http.bodies import Answer, RefusedError, key_in
 from tagmatch.broker.http.call import HttpCall
-from tagmatch.broker.http.sockets import Said, SocketCall, frame
+from tagmatch.broker.http.sockets import PULSE, Said, SocketCall, frame
 from tagmatch.broker.http.streams import reader_of, rows_in, whole_of
 from tagmatch.broker.incoming import GatewayMessage, MessageRow, row_in, row_of_event, table_in
 from tagmatch.broker.wire import error_text, write_json
@@ -30,9 +30,8 @@ from tagmatch.model.names import near_match
 from tagmatch.model.options import check_one_of
 
 Form = Literal["json", "cloudevents"]
-#: Seconds after which a comment is sent, so that proxies know that the stream is alive
+#: Seconds of silence after which a stream shows that it is alive, by a comment or a ping
 PULSE_S = 15.0
-_PULSE = b": \n\n"
 # Codes with which a WebSocket is closed
 _GOING_AWAY, _REFUSED = 1001, 1008
 
@@ -113,13 +112,13 @@ class EventStream(Notifying):
 
     def _taken(self) -> Any:
         taken = super()._taken()
-        if self._socket is not None or taken is None or len(taken) or time.monotonic() - self._told_at < PULSE_S:
+        if taken is None or len(taken) or time.monotonic() - self._told_at < PULSE_S:
             return taken
-        return _PULSE
+        return PULSE
 
     def _answer(self, some: Any) -> Iterator[bytes]:
         self._told_at = time.monotonic()
-        return iter((_PULSE,)) if some is _PULSE else self.batch(some)
+        return iter((PULSE,)) if some is PULSE else self.batch(some)
 
     # As `Outgoing`: events go to the client
 
@@ -184,9 +183,10 @@ class EventStream(Notifying):
             require(call.user, "write", "publish")
             found = _published(call, _messages_in(call, given), None)
         except TagMatchError as error:
-            socket.say(frame("refused", error_text(error)))
+            said = frame("refused", error_text(error))
         else:
-            socket.say(frame("published", write_json(found)))
+            said = frame("published", write_json(found))
+        socket.send_and_wait([], said, has_more=True)
 
 
 def _object(row: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -29,9 +29,6 @@ from tagmatch.model.options import Wanted
 from tagmatch.model.where.areas import NOWHERE, Place
 from tagmatch.pipeline.run.callers import Answered
 from tagmatch.records import records_after
-
-if TYPE_CHECKING:
-    from tagmatch.model.where.areas import Location
 
 Body = Mapping[str, Any]
 
@@ -76,8 +73,9 @@ async def _match(
 ) -> Answer:
     """The keys of a message, the best ones, or objects with `key` and columns of data."""
     began, metrics = time.perf_counter(), call.service.metrics
-    metrics.messages.inc()
-    area, index, where = _within(within), call.index, cast("Location | None", location)
+    metrics.came(1)
+    area, index = _within(within), call.index
+    where: Any = location
     found: Any
     if limit is not None or order_by is not None or score is not None:
         _check_best(unique=unique, columns=columns)
@@ -99,9 +97,10 @@ async def _match(
         found = asked.keys if isinstance(asked, Answered) else await asked  # other tasks go on before the answer
         if unique:
             found = sorted(found)
-    metrics.answers.inc()
-    metrics.keys.inc(len(found))
+    metrics.answered(1, len(found))
     metrics.latency.observe(time.perf_counter() - began)
+    if columns is None and call.service.key_type == "integer":
+        return Answer(b'{"keys": %a}' % found)  # as write_json has it, in a third of the time
     return Answer(write_json({"keys": found}))
 
 
@@ -334,18 +333,10 @@ EVENTS = ("text/event-stream",)
 ROUTES: dict[str, dict[str, Route]] = {
     "/match": {"POST": Route("match", "read", "The keys of a message.", _match, has_body=True, is_direct=True)},
     "/count": {
-        "POST": Route(
-            "match_counts", "read", "How many keys a message has.", partial(_number, ask="count"), has_body=True
-        )
+        "POST": Route("match_counts", "read", "How many keys a message has.", _count, has_body=True),
     },
     "/exists": {
-        "POST": Route(
-            "match_exists",
-            "read",
-            "Whether a message has keys.",
-            partial(_number, ask="exists", unique=None),
-            has_body=True,
-        )
+        "POST": Route("match_exists", "read", "Whether a message has keys.", _exists, has_body=True),
     },
     "/match_many": {"POST": Route("match", "read", "The keys of each of many messages.", _match_many, rows="messages")},
     "/explain": {"POST": _action("explain", has_body=True)},

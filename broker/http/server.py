@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import resource
 import ssl
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import uvloop
 
 from tagmatch.broker.http.app import App
 from tagmatch.broker.http.connection import Connection
 from tagmatch.broker.wire import in_url
 from tagmatch.model.errors import TagMatchError
 
-try:
-    import uvloop
-    from uvicorn.config import Config
-    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-    from uvicorn.server import ServerState
-except ImportError:
-    raise TagMatchError(
-        "HTTP needs uvicorn, httptools, uvloop and websockets; install them with: pip install 'tagmatch[serve]'"
-    ) from None
-
 if TYPE_CHECKING:
     from tagmatch.broker.service import Service
 
 _BACKLOG = 512
-
-
-class _Socket(WebSocketsSansIOProtocol):
-    """A WebSocket, whose calls know its transport."""
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
-        self.peer, self.app_state = f"{host}:{port}", {"connection": self}
 
 
 class HttpServer:
@@ -47,27 +29,11 @@ class HttpServer:
         server = service.config.server
         self._loop = uvloop.new_event_loop()
         self.app = App(service, self._loop)
-        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the service logs what its calls come to
-        config = Config(
-            self.app,
-            ws=_Socket,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            ws_max_size=server.max_message_bytes,
-        )
-        config.load()
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = 4 * server.max_connections
         if files != resource.RLIM_INFINITY:
             most = max(1, min(most, files // 4))  # gRPC and the index need files, too
-        state = self._sockets = ServerState()
-        self.connection = partial(
-            Connection, self.app, self.app.connections, most, lambda: _Socket(config, state, {}, self._loop)
-        )
+        self.connection = partial(Connection, self.app, most)
         address = server.host, service.config.http_port
         context = _context(server.tls_cert, server.tls_key, server.client_ca)
         # Not in this thread, where a loop of the caller's may run
@@ -94,9 +60,9 @@ class HttpServer:
         async def end() -> None:
             self._looking.cancel()
             self._server.close()
-            for each in [*self.app.connections, *self._sockets.connections]:
+            for each in [*self.app.connections]:
                 each.transport.close()
-            tasks = [*self.app.tasks, *self._sockets.tasks]
+            tasks = [*self.app.tasks]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,71 +5,125 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from websockets.datastructures import Headers as Fields
+from websockets.exceptions import InvalidState
+from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request as Handshake
+from websockets.protocol import State
+from websockets.server import ServerProtocol
 
 from tagmatch.broker.access import LOOK_S, token_in
-from tagmatch.broker.http.bodies import Answer, Headers
+from tagmatch.broker.http.bodies import Headers, RefusedError
 from tagmatch.broker.http.call import HttpCall, Request
+from tagmatch.broker.wire import GoneError
 from tagmatch.broker.wire import read_json as read_command
 
 if TYPE_CHECKING:
     from tagmatch.broker.http.app import App
-
-Receive = Callable[[], Any]
-Send = Callable[[dict[str, Any]], Any]
+    from tagmatch.broker.http.connection import Connection
 
 #: The protocol that the server speaks, and what begins one that has a token, as browsers can send no other header
 PROTOCOL, BEARER = "tagmatch", "bearer."
+#: What tells a client and proxies that a silent stream is alive, and seconds that a client may leave it unanswered
+PULSE, _PONG_S = b": \n\n", 30.0
+# What a message takes besides its bytes
+_BESIDE = 64
 
 
 class SocketCall(HttpCall):
     """A WebSocket: its token is that of the header `authorization`, or a protocol `bearer.TOKEN`."""
 
-    def __init__(self, app: App, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        target = scope["raw_path"] + b"?" + scope["query_string"]
-        super().__init__(app, scope["state"]["connection"], Request("GET", target, dict(scope["headers"])))
-        self._receive, self._send, self._names = receive, send, scope["subprotocols"]
-        self._has_accepted, self._code, self.has_more = False, 1000, False
-        if self.token is None:
-            tokens = [each[len(BEARER) :] for each in self._names if each.startswith(BEARER)]
-            self.token = token_in(f"Bearer {tokens[0]}") if tokens else None
+    def __init__(self, app: App, connection: Connection, request: Request) -> None:
+        super().__init__(app, connection, request._replace(stays=False))
+        names = [each.strip() for each in self.header("sec-websocket-protocol").split(",")]
+        tokens = [each[len(BEARER) :] for each in names if each.startswith(BEARER)]
+        if self.token is None and tokens:
+            self.token = token_in(f"Bearer {tokens[0]}")
+        self._frames = ServerProtocol(
+            state=State.OPEN,
+            extensions=[ServerPerMessageDeflateFactory()],
+            subprotocols=[PROTOCOL],  # type: ignore[list-item]
+            select_subprotocol=lambda _, given: PROTOCOL if PROTOCOL in given else None,  # type: ignore[arg-type, return-value]
+            max_size=app.service.config.server.max_message_bytes,
+        )
+        fields = Fields([(name.decode("latin-1"), text.decode("latin-1")) for name, text in self.headers.items()])
+        accepted = self._frames.accept(Handshake(request.target.decode("latin-1"), fields))
+        if accepted.status_code != 101:
+            raise RefusedError(400, f"no WebSocket can begin: {self._frames.handshake_exc}")
+        del accepted.headers["Date"]
+        self._accepted, self._code = accepted.serialize(), 1000
+        self._parts = list[bytes]()  # Of a message that is not whole
+        self._is_over = False  # Whether the client has gone; what it has said before is read
 
-    async def received(self) -> str | None:
+    def feed(self, data: bytes) -> int:
+        """Take bytes of frames; returns the number of bytes that wait."""
+        frames, is_full = self._frames, self.connection.may_write is not None
+        frames.receive_data(data)
+        if not self.is_whole:
+            self.connection.until = None
+        for frame in frames.events_received():
+            assert isinstance(frame, Frame)  # as the handshake has been
+            if frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT) and not self.is_whole:
+                self._parts.append(bytes(frame.data))
+                if frame.fin:
+                    self._came.append(b"".join(self._parts))
+                    self._unread += len(self._came[-1]) + _BESIDE
+                    self._parts.clear()
+                    self._wake()
+        answer = b"".join(frames.data_to_send())
+        has_ended = frames.close_rcvd is not None or (frames.close_expected() and not self.is_whole)
+        if has_ended or not is_full:  # a client that does not read has no pongs
+            self.connection.transport.write(answer)
+        if has_ended:
+            self.has_gone()
+            self.connection.transport.close()
+        return 0 if self.is_whole else self._unread
+
+    def has_gone(self) -> None:
+        """Take note that the client has gone."""
+        self._is_over = True
+        self._wake()
+
+    async def received(self) -> bytes | None:
         """The next text; `None` if the client has gone."""
-        while (message := await self._receive())["type"] != "websocket.receive":
-            if message["type"] == "websocket.disconnect":
+        while not self._came:
+            if self._is_over:
                 self.ended.set()
                 return None
-        text = message.get("text")
-        return text if text is not None else bytes(message["bytes"]).decode(errors="replace")
+            self._awaited = self.app.loop.create_future()
+            await self._awaited
+        text = self._came.pop(0)
+        self._unread -= len(text) + _BESIDE
+        if not self._came:
+            self.connection.resume_reading()
+        return text
 
     async def send_some(self, headers: Headers, data: bytes, *, has_more: bool) -> None:  # noqa: ARG002 - of HTTP
         """Send a text, the first one when the connection is accepted; at the end, close it."""
-        if not self._has_accepted:
-            self._has_accepted = True
-            protocol = PROTOCOL if PROTOCOL in self._names else None
-            await self._send({"type": "websocket.accept", "subprotocol": protocol})
-        if data:
-            await self._send({"type": "websocket.send", "text": data.decode()})
-        if not has_more:
-            await self._send({"type": "websocket.close", "code": self._code})
+        await self.has_room()
+        begun, self._accepted = self._accepted, b""
+        try:
+            if data == PULSE:
+                self._frames.send_ping(b"")
+                self.connection.until = self.connection.until or time.monotonic() + _PONG_S
+            elif data:
+                self._frames.send_text(data)
+            if not has_more:
+                self._frames.send_close(self._code)
+        except InvalidState:
+            raise GoneError from None
+        self._write(b"".join([begun, *self._frames.data_to_send()]))
+        self.is_whole = not has_more
 
     def will_close(self, code: int) -> None:
         """Close it with this code."""
         self._code = code
-
-    def say(self, data: bytes) -> None:
-        """Send a text, from a thread that may wait; GoneError if the client does not read."""
-        self.send_and_wait([], data, has_more=True)
-
-    async def send(self, answer: Answer) -> None:
-        """Refuse the connection."""
-        headers = [(b"content-type", answer.kind), *answer.headers]
-        await self._send({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
-        await self._send({"type": "websocket.http.response.body", "body": answer.body})
 
 
 class Said:
@@ -93,7 +147,7 @@ class Said:
                         return
             if text is None:
                 return
-            yield read_command(text.encode(errors="replace"), "a request")
+            yield read_command(text, "a request")
 
     def end(self) -> None:
         """Nothing that comes is read any more."""

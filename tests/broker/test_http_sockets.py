@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import os
 import socket
 import threading
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +15,9 @@ from support.waiting import wait_until
 from test_flight_security import EXPIRED, VALID
 from test_http import served
 from test_http_notifications import AT_LEAST_ONCE, both, published  # noqa: F401 - a fixture
+from test_http_security import ends
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Frame, Opcode
 from websockets.sync.client import ClientConnection, connect
 
 from tagmatch.broker.config import User
@@ -196,3 +200,118 @@ def test_a_client_that_does_not_read_is_bounded(both):  # noqa: F811
         while not offsets or offsets[-1] < 2000:
             offsets.append(event(ws)["data"]["offset"])
         assert len(offsets) == len({*offsets}) == 2000 - service.subscribers.sessions.stats()["dropped"]
+
+
+HANDSHAKE = {
+    "Host": "localhost", "Connection": "keep-alive, Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def raw_socket(service: Service, more: bytes = b"", **changed: str | None) -> Iterator[socket.socket]:
+    assert service.http is not None
+    headers = {**HANDSHAKE, **{name.replace("_", "-"): value for name, value in changed.items()}}
+    head = ["GET /notifications?session=r HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items() if value)]
+    with socket.create_connection(("127.0.0.1", service.http.port), timeout=30) as raw:
+        raw.sendall("\r\n".join([*head, "", ""]).encode() + more)
+        yield raw
+
+
+def sent(opcode: Opcode, data: bytes, *, fin: bool = True, is_packed: bool = False) -> bytes:
+    found = bytearray(Frame(opcode, data, fin=fin).serialize(mask=True))
+    found[0] |= is_packed << 6
+    return bytes(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Sec-WebSocket-Key", None),
+        ("Sec-WebSocket-Key", "x"),
+        ("Sec-WebSocket-Version", "12"),
+        ("Connection", "Upgrade"),
+    ],
+)
+def test_a_handshake_that_is_wrong_is_a_problem(both, name, value):  # noqa: F811
+    service, _ = both
+    with raw_socket(service, **{name.replace("-", "_"): value}) as raw:
+        if name == "Connection":  # which is right
+            assert raw.recv(1000).startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
+            return
+        found = ends(raw)
+    assert found.startswith(b"HTTP/1.1 400 ")
+    problem = json.loads(found.partition(b"\r\n\r\n")[2])
+    assert name in problem["detail"]
+
+
+def deflated(size: int) -> bytes:
+    coder = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return (coder.compress(b" " * size) + coder.flush(zlib.Z_SYNC_FLUSH))[:-4]
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        (sent(Opcode.TEXT, b'{"foll', fin=False) + sent(Opcode.PING, b"p") + sent(Opcode.CONT, b'ow": []}'), None),
+        (sent(Opcode.CONT, b"x"), 1002),
+        (sent(Opcode.TEXT, b"{}", is_packed=True), 1002),
+        (b"\x81\x02{}", 1002),  # it is not masked
+        (b"\x81\xff" + (1 << 40).to_bytes(8, "big") + b"mask", 1009),
+        (sent(Opcode.CLOSE, b""), 1005),
+    ],
+)
+def test_frames_that_are_odd(both, frames, code):  # noqa: F811
+    """What is right is answered, also if it comes with the handshake; what is wrong closes the connection."""
+    service, _ = both
+    with raw_socket(service, frames) as raw:
+        found = b""
+        if code is None:
+            while not found.endswith(b"\x8a\x01p") and b"\x8a\x01p\x81" not in found:
+                found += raw.recv(1000)
+            raw.sendall(sent(Opcode.CLOSE, b"\x03\xe8"))
+        found += ends(raw)
+    close = b"\x88\x00" if code == 1005 else (code or 1000).to_bytes(2, "big")
+    assert close in found
+    wait_until(lambda: service.limits.stats()["calls"] == 0)
+
+
+def test_compressed_frames_are_bounded_when_they_are_decompressed():
+    with served(max_message_bytes=1 << 20) as (service, _):
+        offer = {"Sec_WebSocket_Extensions": "permessage-deflate"}
+        with raw_socket(service, **offer) as raw:
+            assert b"permessage-deflate" in raw.recv(1000)
+            raw.sendall(sent(Opcode.TEXT, deflated(100), is_packed=True))  # spaces: no JSON
+            assert b"\x88" in ends(raw)
+        with raw_socket(service, **offer) as raw:
+            raw.recv(1000)
+            raw.sendall(sent(Opcode.TEXT, deflated(1 << 26), is_packed=True))
+            assert (1009).to_bytes(2, "big") in ends(raw)
+        wait_until(lambda: service.limits.stats()["calls"] == 0)
+
+
+def test_a_client_that_answers_no_ping_is_cut_and_one_that_does_stays(both, monkeypatch):  # noqa: F811
+    service, _ = both
+    monkeypatch.setattr("tagmatch.broker.http.notifications.PULSE_S", 0.0)
+    monkeypatch.setattr("tagmatch.broker.http.sockets._PONG_S", 1.0)
+    with connected(service, "session=alive") as ws, raw_socket(service) as raw:
+        event(ws)
+        found = ends(raw)
+        assert b"\x89\x00" in found
+        say(ws, publish={"tags": []})
+        assert event(ws)["event"] == "published"
+    wait_until(lambda: service.limits.stats()["calls"] == 0)
+
+
+def test_a_client_that_sends_much_and_reads_nothing_is_bounded(both):  # noqa: F811
+    service, _ = both
+    with raw_socket(service) as raw:
+        raw.recv(1000)
+        (connection,) = [each for each in service.http.app.connections if each._socket is not None]
+        raw.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):
+            for _ in range(50):
+                raw.sendall(sent(Opcode.PING, os.urandom(100)) * 1000 + sent(Opcode.TEXT, b'{"follow": []}') * 1000)
+        assert connection._socket._unread < 2 << 20
+        assert connection.transport.get_write_buffer_size() < 2 << 20
+    wait_until(lambda: service.limits.stats()["calls"] == 0)

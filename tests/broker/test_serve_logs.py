@@ -97,32 +97,34 @@ def test_logs_name_users_and_reasons_and_no_tokens(caplog):
 def test_each_call_is_a_span(monkeypatch):
     seen = []
 
-    def span(name, attributes):
-        seen.append((name, attributes["user"]))
+    def span(name, user, _):
+        seen.append((name, user))
         return contextlib.nullcontext()
 
     monkeypatch.setattr("tagmatch.broker.service.spans", lambda **_: span)
     with TagMatch(threads=1, device="cpu") as index, serving(index) as service, connect(service.url) as tm:
         tm.match_many([["a"]])
         tm.consolidate()
-    assert seen == [("tagmatch.info", "anyone"), ("tagmatch.match", "anyone"), ("tagmatch.consolidate", "anyone")]
+    assert seen == [("info", "anyone"), ("match", "anyone"), ("consolidate", "anyone")]
 
 
 _SPAN = """
 from tagmatch.broker.observe import spans
 for to_console in (False, True):
-    with spans(to_console=to_console)("tagmatch.match", {"user": "ana"}):
-        pass
+    span = spans(to_console=to_console)("match", "ana", "127.0.0.1:5")
+    assert (span is not None) == to_console
+    if span is not None:
+        with span:
+            pass
 """
 
 
 def test_spans_with_and_without_opentelemetry(monkeypatch):
     done = subprocess.run([sys.executable, "-c", _SPAN], capture_output=True, text=True, timeout=600, check=True)
     span = json.loads(done.stderr)
-    assert (span["name"], span["attributes"]) == ("tagmatch.match", {"user": "ana"})
+    assert (span["name"], span["attributes"]) == ("tagmatch.match", {"user": "ana", "peer": "127.0.0.1:5"})
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with spans(to_console=False)("tagmatch.match", {}):
-        pass
+    assert spans(to_console=False)("match", "ana", "127.0.0.1:5") is None
     with pytest.raises(TagMatchError, match=r"tagmatch\[trace\]"):
         spans(to_console=True)
 
