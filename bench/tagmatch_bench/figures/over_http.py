@@ -7,11 +7,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from itertools import cycle
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable, Iterator
+from itertools import cycle, takewhile
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +17,7 @@ import uvloop
 
 from tagmatch import TagMatch, connect
 from tagmatch.broker.connection import Connection
-from tagmatch_bench.figures.serve import BATCH, FLIGHT, streamed, switching
+from tagmatch_bench.figures.serve import BATCH, FLIGHT, serving, streamed
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.load import closed_loop_rate
 from tagmatch_bench.harness.processes import ServedIndex
@@ -42,40 +39,38 @@ def over_http_figure(bench: Bench) -> Result:
         "The same service over HTTP",
         f"""{bench.in_words(bench.sets())}, matched on the CPU; `tagmatch serve` in its own process shares the cores of
         this machine with its client, over loopback and without TLS. *Single messages* are `POST /match` over
-        {CONNECTIONS} connections that stay open, each with one request on its way; at the same time, one thread submits
-        messages to a `RemoteTagMatch`, with 8,192 on their way. *Many* go as one request, `POST /match_many`, as JSON
-        Lines or as a stream of Arrow IPC in batches of {BATCH:,}, whose bytes are made before; the same batches
+        {CONNECTIONS} connections that stay open, each with one request on its way, and each answer is compared with
+        the right one after the measurement; then, one thread submits messages to a `RemoteTagMatch`, with 8,192 on
+        their way. *Many* go as one request, `POST /match_many`, as JSON Lines or as a stream of Arrow IPC in batches of
+        {BATCH:,}, whose bytes are made before; the same batches
         go over one stream of Flight.""",
         batch=BATCH,
         connections=CONNECTIONS,
     )
-    workload = bench.workload(bench.sets())
-    queries = workload.queries.cast(pa.list_(pa.string()))
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory())) / "served.index"
-        index = stack.enter_context(TagMatch(folder, threads=bench.options.threads, device="cpu"))
-        with bench.doing("serve: building the index"):
-            index.add_sets(workload.sets["tags"], workload.sets["key"])
-            index.consolidate()
-        served = stack.enter_context(ServedIndex(folder, bench.options.threads))
-        stack.enter_context(switching())
-        pipelined = _singles(bench, result, served, [list(each) for each in queries.to_pylist()])
+    with serving(bench) as (index, served, queries):
+        pipelined = _singles(bench, result, index, served, queries)
         _many(bench, result, index, served, queries, pipelined)
     return result
 
 
-def _singles(bench: Bench, result: Result, served: ServedIndex, queries: list[list[str]]) -> Samples:
+def _singles(bench: Bench, result: Result, index: TagMatch, served: ServedIndex, messages: pa.ListArray) -> Samples:
     """Single messages over HTTP; returns the rate of those over Flight."""
-    seconds = bench.options.seconds
+    seconds, queries = bench.options.seconds, messages.to_pylist()
     requests = [_request("/match", "application/json", json.dumps({"tags": each}).encode()) for each in queries]
+    right = [sorted(each) for each in index.match_many(messages).to_pylist()]
     over_http, over_flight = [], []
     with connect(served.url) as tm:
         for number in range(-1, bench.options.rounds):
             with bench.doing(f"serve: single messages over HTTP, round {number + 1} of {bench.options.rounds}"):
-                rates = uvloop.run(_rate(served.http, requests, seconds)), closed_loop_rate(tm.submit, queries, seconds)
+                answers = uvloop.run(_answers(served.http, requests, seconds))
+                rate = closed_loop_rate(tm.submit, queries, seconds)
+            for place, answer in answers:
+                head, _, body = answer.partition(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200 OK\r\n"), answer
+                assert sorted(json.loads(body)["keys"]) == right[place]
             if number >= 0:
-                over_http.append(rates[0])
-                over_flight.append(rates[1])
+                over_http.append(len(answers) / seconds)
+                over_flight.append(rate)
     result.add("single messages over HTTP", Samples(tuple(over_http)), "messages/s", Target(SINGLES))
     pipelined = Samples(tuple(over_flight))
     result.add("single messages over Flight, pipelined", pipelined, "messages/s")
@@ -97,8 +92,8 @@ def _request(path: str, kind: str, body: bytes) -> bytes:
 class _Client(asyncio.Protocol):
     """A connection that sends the next request when it has the answer to the last."""
 
-    def __init__(self, following: Callable[[], bytes | None]) -> None:
-        self._next, self._came = following, b""
+    def __init__(self, numbers: Iterator[int], requests: list[bytes], answers: list[tuple[int, bytes]]) -> None:
+        self._numbers, self._requests, self._answers, self._came = numbers, requests, answers, b""
         self.ended = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
@@ -109,35 +104,29 @@ class _Client(asyncio.Protocol):
         self.ended.set_result(None)
 
     def _send(self) -> None:
-        request = self._next()
-        if request is None:
+        self._number = next(self._numbers, -1)
+        if self._number < 0:
             self._transport.close()
         else:
-            self._transport.write(request)
+            self._transport.write(self._requests[self._number])
 
     def data_received(self, data: bytes) -> None:
         self._came += data
-        head, _, body = self._came.partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200"), head
-        if len(body) >= int(head.partition(b"content-length: ")[2].partition(b"\r")[0]):
+        if data.endswith(b"}\n"):
+            self._answers.append((self._number, self._came))
             self._came = b""
             self._send()
 
 
-async def _rate(url: str, requests: list[bytes], seconds: float) -> float:
-    (host, port), every, count = _place(url), cycle(requests), 0
-    until = time.perf_counter() + seconds
-
-    def following() -> bytes | None:
-        nonlocal count
-        count += 1
-        return next(every) if time.perf_counter() < until else None
-
-    loop = asyncio.get_running_loop()
-    clients = [await loop.create_connection(lambda: _Client(following), host, port) for _ in range(CONNECTIONS)]
-    await asyncio.gather(*(client.ended for _, client in clients))
+async def _answers(url: str, requests: list[bytes], seconds: float) -> list[tuple[int, bytes]]:
+    """The answers that come in so many seconds, each with the number of its request."""
+    until, found = time.perf_counter() + seconds, list[tuple[int, bytes]]()
+    numbers = takewhile(lambda _: time.perf_counter() < until, cycle(range(len(requests))))
+    loop, place = asyncio.get_running_loop(), _place(url)
+    made = [await loop.create_connection(lambda: _Client(numbers, requests, found), *place) for _ in range(CONNECTIONS)]
+    await asyncio.gather(*(client.ended for _, client in made))
     await asyncio.sleep(0)  # uvloop lets go of them
-    return (count - CONNECTIONS) / seconds
+    return found
 
 
 def _many(

@@ -55,16 +55,7 @@ def serve_figure(bench: Bench) -> Result:
         batch=BATCH,
         overload=OVERLOAD,
     )
-    workload = bench.workload(bench.sets())
-    queries = workload.queries.cast(pa.list_(pa.string()))
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory())) / "served.index"
-        index = stack.enter_context(TagMatch(folder, threads=bench.options.threads, device="cpu"))
-        with bench.doing("serve: building the index"):
-            index.add_sets(workload.sets["tags"], workload.sets["key"])
-            index.consolidate()
-        served = stack.enter_context(ServedIndex(folder, bench.options.threads))
-        stack.enter_context(switching())
+    with serving(bench) as (index, served, queries):
         _batches(bench, result, index, served, queries)
         singles = [list(each) for each in queries.to_pylist()]
         with connect(served.url) as tm:
@@ -76,14 +67,22 @@ def serve_figure(bench: Bench) -> Result:
 
 
 @contextmanager
-def switching() -> Iterator[None]:
-    """Start threads that ask for the interpreter lock as often as those of a service do."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
+def serving(bench: Bench) -> Iterator[tuple[TagMatch, ServedIndex, pa.ListArray]]:
+    """The sets of a workload in this process and in a service, and its queries.
+
+    Threads ask for the interpreter lock here as often as those of a service do.
+    """
+    workload, before = bench.workload(bench.sets()), sys.getswitchinterval()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory())) / "served.index"
+        index = stack.enter_context(TagMatch(folder, threads=bench.options.threads, device="cpu"))
+        with bench.doing("serve: building the index"):
+            index.add_sets(workload.sets["tags"], workload.sets["key"])
+            index.consolidate()
+        served = stack.enter_context(ServedIndex(folder, bench.options.threads))
+        stack.callback(sys.setswitchinterval, before)
+        sys.setswitchinterval(_SWITCH_S)
+        yield index, served, workload.queries.cast(pa.list_(pa.string()))
 
 
 def _batches(bench: Bench, result: Result, index: TagMatch, served: ServedIndex, queries: pa.ListArray) -> None:
