@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick nightly nightly-tests torture mutants lint bench record pages pictures bench-paper bench-content bench-pcm bench-ccm docs format release-check wheel clean help
+.PHONY: demo test quick nightly nightly-tests torture mutants lint bench record pages pictures bench-paper paper-scale bench-content bench-pcm bench-ccm docs format release-check wheel clean help
 help:
 	@echo "make demo   tags, constraints, areas, updates and the service on real data; a chart in demo.png"
 	@echo "make test   run the tests, in a quarter of an hour; those whose program is missing (Java, servers) are skipped, which the last lines say"
@@ -23,6 +23,7 @@ help:
 	@echo "make record ONLY=two-cores/peers  measure recorded results again, into bench/results/, and fill in the documentation"
 	@echo "make pages  fill in the numbers of the documentation from bench/results/"
 	@echo "make bench-paper  the paper's tables and figures; results in bench-results/paper/"
+	@echo "make paper-scale STEP='--part generate'  those with its 212 million sets, in steps; says first what they take and whether that fits"
 
 # Python compiles the few modules that are used when they are
 $(VENV)/.used: pyproject.toml
@@ -78,6 +79,10 @@ bench: $(VENV)/.installed
 
 bench-paper: $(VENV)/.installed
 	$(BIN)/tagmatch-bench paper --output bench-results/paper
+
+# A step with STEP='--part generate'; on a machine with 16 cores, 128 GB and a GPU, each takes some minutes
+paper-scale: $(VENV)/.installed
+	$(BIN)/tagmatch-bench paper-scale $(STEP) --folder bench-results/paper-scale-data --output bench-results/paper-scale
 
 bench-pcm bench-ccm: bench-%: $(VENV)/.installed
 	$(BIN)/tagmatch-bench $* --output bench-results/$*

@@ -22,8 +22,7 @@ from typing import Any
 
 from tagmatch import TagMatchError
 from tagmatch.files.formats import write_whole
-from tagmatch_bench.harness.report import draw, number, place
-from tagmatch_bench.harness.results import Panel, Result, Row
+from tagmatch_bench.harness.report import draw, number, place, result_of
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
@@ -162,27 +161,13 @@ def fill_pages() -> list[Path]:
     for name in pictures():
         picture = picture_of(name)
         picture.parent.mkdir(parents=True, exist_ok=True)
-        draw(_result(name), picture)
+        draw(result_of(_facts(name)), picture)
     return changed
 
 
 def picture_of(name: str) -> Path:
     """Where the picture of a result is."""
     return ROOT / "docs" / "pictures" / f"{name.replace('/', '-')}.png"
-
-
-def _result(name: str) -> Result:
-    """A result as the benchmark had it, as far as a picture needs it."""
-    facts = _facts(name)
-
-    def rows(panel: Mapping[str, Any], kind: str) -> list[Row]:
-        return [Row(each["system"], each["value"], panel["unit"], x=each["x"]) for each in panel[kind]]
-
-    panels = []
-    for each in facts["panels"]:
-        looks = {field: each[field] for field in ("title", "x_label", "unit", "style", "log", "log_x")}
-        panels.append(Panel(**looks, rows=rows(each, "values"), published=rows(each, "published")))
-    return Result(facts["name"], {}, facts["title"], panels=panels, circumstances=facts["circumstances"])
 
 
 def measure(begins: str, say: Callable[[str], None]) -> None:

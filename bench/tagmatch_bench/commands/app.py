@@ -371,6 +371,22 @@ def _gpu(*, queries: int | None, **given: Any) -> None:
     _measure(["gpu:gpu"], None, {"queries": queries or usual_queries_in_batches()}, **given)
 
 
+def _paper_scale(
+    *,
+    queries: int | None,
+    layouts: list[Layout] | None,
+    shares: list[int] | None,
+    parts: list[str] | None,
+    **given: Any,
+) -> None:
+    from tagmatch_bench.harness.bench import usual_queries_in_batches
+
+    fixed = {"queries": queries or 200_000, "queries_in_batches": queries or usual_queries_in_batches(), "checked": 200}
+    parts = parts and [each for each in PARTS["paper-scale"] if each in parts]  # each needs those before
+    sizes = {"layouts": layouts, "shares": shares, "parts": parts}
+    _measure(["paper_scale:paper_scale"], "paper_scale:ScaleSizes", fixed, **sizes, **given)
+
+
 def _spark(
     *, sizes: list[int] | None, parts: list[str] | None, plan: float | None, threads: int | None, **given: Any
 ) -> None:
@@ -421,6 +437,19 @@ _command(
         opt.skip(_names("systems.catalogue:SYSTEMS")), opt.output("gpu"),
     ),
     _gpu,
+)  # fmt: skip
+_command(
+    "paper-scale",
+    "The paper's 212 million sets, in steps that go on from the files of those before; says first what they take.",
+    (
+        opt.sets(212_000_000), opt.part(PARTS["paper-scale"]),
+        opt.option("folder", Path, Path("paper-scale"), "Where sets and indexes stay between steps.", file_okay=False),
+        opt.one_or_more("layouts", get_args(Layout), "both", "--layout"),
+        opt.again("shares", int, "10, 20, 100", "Percent of the sets", "--share", min=1, max=100),
+        _QUERIES_OF_DEVICES, opt.rounds(), opt.seconds(), opt.THREADS, opt.SEED, opt.keys(1.0),
+        opt.skip(_names("systems.catalogue:SYSTEMS")), opt.output("paper-scale"),
+    ),
+    _paper_scale,
 )  # fmt: skip
 _command(
     "spark",

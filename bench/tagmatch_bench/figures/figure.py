@@ -36,6 +36,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         *("spatial", "content", "table2", "figure3", "figure4", "figure5", "figure6", "figure7", "live", "exact"),
         "cities",
     ),
+    "paper-scale": ("generate", "build", "table1", "fig2", "fig7"),
     "peers": (
         *("100", "10000", "selective", "large", "aol", "orkut", "netflix", "machines", "mushroom", "kosarak"),
         "areas",

@@ -27,6 +27,9 @@ from tagmatch_bench.systems.matcher import CallSize, Matcher, UnavailableError, 
 System = TypeVar("System", bound=Matcher[Any])
 Built = TypeVar("Built")
 
+#: Gives the right answers to queries, each key once if asked so
+Right: TypeAlias = Callable[[pa.ListArray, bool], list[list[int]]]
+
 #: Distinct sets of the full database at scale 1; the paper's has 212 million (§4.2.1)
 FULL_SETS = 1_000_000
 
@@ -38,9 +41,12 @@ _QUERIES_OF_DEVICES = 24 << 18
 # Keys of the answers of one call, at most, of a system that gets many queries so that its batches are full: 2 GiB
 _MOST_KEYS = 1 << 28
 
-# Answers compared: of all queries that were timed, but neither fewer nor more than this
-_FEWEST_CHECKED, _MOST_CHECKED = 25, 1000
+# Answers compared: of all queries that were timed, but not fewer than this
+_FEWEST_CHECKED = 25
 
+
+# Queries whose keys are counted, from which it is known how many a call may have
+_COUNTED = 1000
 
 # Default size of the largest database that is partitioned: at most, a core, and bytes of memory a set
 _PARTITIONED, _PARTITIONED_BY_CORE, _PARTITIONED_BYTES = 16_000_000, 1_000_000, 4096
@@ -76,6 +82,7 @@ class BenchOptions:
     skip: tuple[str, ...] = ()  # systems that are left out
     # distinct sets of the largest database that is partitioned (Figure 8); default: the full database
     partitioned: int | None = None
+    checked: int = 1000  # most answers compared of a system at one place
     # most queries of a call to a system that is slower with few, as CUDA devices are; default: `queries`
     queries_in_batches: int | None = None
 
@@ -144,7 +151,7 @@ class Bench:
 
     @contextlib.contextmanager
     def built(
-        self, systems: Mapping[str, Callable[[pa.Table, int], System]], sets: pa.Table, result: Result
+        self, systems: Mapping[str, Callable[[Any, int], System]], sets: Any, result: Result
     ) -> Iterator[dict[str, System]]:
         """Build systems, closed at the end; those that cannot run here are noted in the result."""
         with contextlib.ExitStack() as stack:
@@ -182,12 +189,15 @@ class Bench:
         result: Result,
         where: str,
         matchers: Mapping[str, Matcher[Any]],
-        sets: pa.Table,
+        sets: pa.Table | Right,
         queries: pa.ListArray,
         *,
         unique: bool = False,
     ) -> dict[str, Rate]:
-        """Measure all matchers in turn on the same queries, and compare their answers with those of brute force."""
+        """Measure all matchers in turn on the same queries, and compare their answers with those of brute force.
+
+        `sets` are the stored ones, or what gives the right answers.
+        """
         options = self.options
         most = {
             name: min(len(queries), options.queries if call_size_of(matcher) is None else self.queries)
@@ -202,8 +212,11 @@ class Bench:
         sizes = {name: replace(_call_size(each, works[name]), most=most[name]) for name, each in matchers.items()}
         measured = self.rates(f"{result.name}: matching, {where}", works, len(queries), sizes)
         with self.doing(f"{result.name}: checking, {where}"):
-            checked = {name: _checked(samples.items, most[name]) for name, samples in measured.items()}
-            right = _right_answers(sets, queries, unique, threads=options.threads) if checked else []
+            checked = {
+                name: min(max(samples.items, _FEWEST_CHECKED), options.checked, most[name])
+                for name, samples in measured.items()
+            }
+            right = self._right(sets, queries, unique) if checked else []
             found = {}
             for name, count in checked.items():
                 # Whole batches here as well, as fewer queries may be matched in another way
@@ -213,15 +226,17 @@ class Bench:
                 found[name] = Rate(measured[name], result.answers[-1].keys / count)
         return found
 
+    def _right(self, sets: pa.Table | Right, queries: pa.ListArray, unique: bool) -> list[list[int]]:
+        most = self.options.checked
+        if callable(sets):
+            return sets(queries[:most], unique)
+        return _right_answers(sets, queries, unique, threads=self.options.threads, most=most)
+
 
 @kept
-def _right_answers(sets: pa.Table, queries: pa.ListArray, unique: bool, *, threads: int) -> list[list[int]]:
+def _right_answers(sets: pa.Table, queries: pa.ListArray, unique: bool, *, threads: int, most: int) -> list[list[int]]:
     """Return the right answers to as many of the queries as may be compared."""
-    return right_answers(sets, queries[:_MOST_CHECKED], unique=unique, threads=threads)
-
-
-def _checked(timed: int, queries: int) -> int:
-    return min(max(timed, _FEWEST_CHECKED), _MOST_CHECKED, queries)
+    return right_answers(sets, queries[:most], unique=unique, threads=threads)
 
 
 def _call_size(matcher: Matcher[Any], ask: Callable[[int], Any]) -> CallSize:
@@ -229,7 +244,7 @@ def _call_size(matcher: Matcher[Any], ask: Callable[[int], Any]) -> CallSize:
     size = call_size_of(matcher)
     if size is None:
         return CallSize()
-    answers = ask(_MOST_CHECKED)
+    answers = ask(_COUNTED)
     most = max(1, _MOST_KEYS * len(answers) // max(1, count_keys(answers)))
     return CallSize(min(size.whole, most), min(size.full, most))
 

@@ -98,7 +98,7 @@ def _publishers(options: TwitterOptions, sets: int, keys_per_set: float, threads
 
 
 def with_publishers(options: TwitterOptions, count: int, threads: int) -> TwitterOptions:
-    """Return the options with more publishers if theirs have too few tweets for so many sets of one key."""
+    """Return the options with more publishers if theirs have too few tweets for this number of sets of one key."""
     if count <= options.publishers:  # there are enough
         return options
     needed = _publishers(options, count, _MOST_ROWS_PER_SET, threads)
@@ -152,16 +152,16 @@ class Rows:
         keys = np.concatenate([block.keys for block in self._blocks]) * np.uint64(0x9E3779B97F4A7C15)
         kept = Seen().add(np.maximum(self.sums ^ keys, np.uint64(1)), threads=self._threads)
         if len(kept) < len(self):
-            self._blocks = run(lambda part: part[0].some(part[1]), self._parts(kept), self._threads)
+            self._blocks = run(lambda part: part[0].some(part[1]), self.parts(kept), self._threads)
             self.sums = self.sums[kept]
         return self
 
     def in_words(self, rows: I64Array) -> list[pa.RecordBatch]:
         """Write some rows, ascending, in batches."""
         write = self._model.in_words
-        return run(lambda part: write(part[0].some(part[1])), self._parts(rows), self._threads)
+        return run(lambda part: write(part[0].some(part[1])), self.parts(rows), self._threads)
 
-    def _parts(self, rows: I64Array) -> list[tuple[Numbered, I64Array]]:
+    def parts(self, rows: I64Array) -> list[tuple[Numbered, I64Array]]:
         """Each block with those of the rows that it has."""
         starts = offsets_of(np.array([len(block.keys) for block in self._blocks]))
         wanted = np.split(rows, np.searchsorted(rows, starts[1:-1]))

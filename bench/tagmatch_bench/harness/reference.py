@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,30 +16,38 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import BoolArray, I64Array, offsets_of
 from tagmatch.model.arrow import numpy_type
 from tagmatch.model.parallel import run
-from tagmatch_bench.systems.matcher import COMPARED, rows_of
+from tagmatch_bench.systems.matcher import COMPARED
 
 
 def right_answers(sets: pa.Table, queries: pa.ListArray, *, unique: bool = False, threads: int = 1) -> list[list[int]]:
     """Return the keys of the stored sets that are contained in each query."""
     asked = queries.flatten().unique()
     possible = run(lambda batch: batch.filter(all_tags_in(batch["tags"], asked)), sets.to_batches(), threads)
-    stored = rows_of(pa.Table.from_batches(possible, sets.schema))
-    number = {tag: i for i, tag in enumerate(asked.to_pylist())}
-    numbers = np.array([number[tag] for tag in chain.from_iterable(tags for tags, _ in stored)], np.int64)
-    offsets = offsets_of(np.array([len(tags) for tags, _ in stored], np.int64))
-    answers = []
-    for query in queries.to_pylist():
-        present = np.zeros(len(number), np.bool_)
-        present[[number[tag] for tag in query]] = True
-        keys = [key for row in np.flatnonzero(all_true(present[numbers], offsets)) for key in stored[row][1]]
-        answers.append(sorted(set(keys)) if unique else keys)
-    return answers
+    numbered = [pc.index_in(batch["tags"].flatten(), value_set=asked).to_numpy() for batch in possible]
+    numbers = np.concatenate([np.zeros(0, np.int32), *numbered])
+    stored = pa.Table.from_batches(possible, sets.schema)
+    offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *(_lengths(batch["tags"]) for batch in possible)]))
+    keys = stored["key"].to_numpy()
+
+    def answer(query: list[str]) -> list[int]:
+        present = np.zeros(len(asked), np.bool_)
+        present[pc.index_in(pa.array(query), value_set=asked).to_numpy()] = True
+        rows = np.flatnonzero(all_true(present[numbers], offsets))
+        pairs = {(frozenset(numbers[offsets[row] : offsets[row + 1]].tolist()), int(keys[row])) for row in rows}
+        found = [key for _, key in pairs]
+        return sorted(set(found)) if unique else sorted(found)
+
+    return run(answer, queries.to_pylist(), threads)
+
+
+def _lengths(sets: pa.ListArray) -> I64Array:
+    return np.asarray(sets.value_lengths().to_numpy(zero_copy_only=False), np.int64)
 
 
 def all_tags_in(sets: pa.ListArray, tags: pa.Array) -> pa.Array:
     """Which sets have no other tags than these."""
     known = pc.is_in(sets.flatten(), value_set=tags).to_numpy(zero_copy_only=False)
-    return pa.array(all_true(known, offsets_of(sets.value_lengths().to_numpy())))
+    return pa.array(all_true(known, offsets_of(_lengths(sets))))
 
 
 def all_true(flags: BoolArray, offsets: I64Array) -> BoolArray:

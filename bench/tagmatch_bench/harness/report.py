@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,43 @@ def _panel_facts(panel: Panel) -> dict[str, Any]:
 
 def _value_facts(row: Row) -> dict[str, Any]:
     return {"system": row.what, "x": row.x, "value": row.value, "samples": row.samples}
+
+
+def result_of(facts: Mapping[str, Any]) -> Result:
+    """A result as it was before it was written, without targets."""
+
+    def rows(panel: Mapping[str, Any], kind: str) -> list[Row]:
+        return [_row(each["system"], panel["unit"], each, x=each["x"]) for each in panel[kind]]
+
+    panels = []
+    for each in facts["panels"]:
+        looks = {field: each[field] for field in ("title", "x_label", "unit", "style", "log", "log_x")}
+        panels.append(Panel(**looks, rows=rows(each, "values"), published=rows(each, "published")))
+    return Result(
+        **{name: facts[name] for name in ("name", "parameters", "title", "about", "unavailable", "circumstances")},
+        panels=panels,
+        answers=[Answers(**each) for each in facts["answers"]],
+        lines=[_row(each["what"], each["unit"], each) for each in facts["lines"]],
+    )
+
+
+def _row(what: str, unit: str, facts: Mapping[str, Any], **more: Any) -> Row:
+    return Row(what, facts["value"], unit, samples=tuple(facts["samples"]), **more)
+
+
+def join(result: Result, others: Iterable[Result]) -> Result:
+    """Put what others found in a result, panels of one title together; of one thing, what the last one found."""
+    panels = {each.title: each for each in result.panels}
+    for other in others:
+        for panel in other.panels:
+            whole = panels.setdefault(panel.title, replace(panel, rows=[]))
+            measured = {(row.what, row.x): row for row in (*whole.rows, *panel.rows)}
+            whole.rows = list(measured.values())
+        result.answers = list({(each.where, each.system): each for each in (*result.answers, *other.answers)}.values())
+        result.lines = list({line.what: line for line in (*result.lines, *other.lines)}.values())
+        result.unavailable |= other.unavailable
+    result.panels = list(panels.values())
+    return result
 
 
 def markdown(result: Result, images: str = "") -> str:

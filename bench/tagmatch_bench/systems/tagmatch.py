@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +77,20 @@ class Indexed(Plain):
 
 
 class Tagmatch(Indexed):
-    """An index of sets; `options` are those of `TagMatch`.
+    """An index of sets, or of a snapshot in its layout; `options` are those of `TagMatch`.
 
     Of the same sets in the same layout there is one snapshot, which all indexes share.
 
     The `balanced` layout with `exact=False` on the CPU is the paper's *CPU-only TagMatch* (Table 1).
     """
 
-    def __init__(self, sets: pa.Table, **options: Any) -> None:
+    def __init__(self, sets: pa.Table | Snapshot, **options: Any) -> None:
         self.exact: bool = options.get("exact", True) or options.get("layout") != "balanced"
-        self.index = open_index(partial(_snapshot, sets, threads=options.get("threads", 1)), **options)
+
+        def snapshot(layout: LayoutOptions) -> Snapshot:
+            return sets if isinstance(sets, Snapshot) else _snapshot(sets, layout, threads=options.get("threads", 1))
+
+        self.index = open_index(snapshot, **options)
 
     def match(self, query: list[str]) -> list[int]:
         """Return the keys of the stored sets that match one query."""
@@ -129,7 +133,7 @@ class TagmatchOnGpu(Tagmatch):
     The `balanced` layout with `exact=False` is the paper's *TagMatch* (Table 1).
     """
 
-    def __init__(self, sets: pa.Table, **options: Any) -> None:
+    def __init__(self, sets: pa.Table | Snapshot, **options: Any) -> None:
         try:
             super().__init__(sets, **(options | {"device": "cuda"}))
         except DeviceError as error:
