@@ -191,8 +191,10 @@ class MessageStream:
         # gRPC ends the process where a thread says that all is written while another writes, or says so
         self._writing = threading.Lock()
         self.is_draining = False  # the service asks to end the stream
-        # Of single messages: the futures of those on their way, in order, and whether no more go by this stream
+        # Of single messages: the futures of those on their way, in order, how many of these went in each batch, and
+        # whether no more go by this stream
         self.futures: deque[Reply] = deque()
+        self.sizes: deque[int] = deque()
         self.has_ended = False
         #: Why the messages of the last batch that was read have no answers, if so
         self.refused: TagMatchError | None = None
@@ -436,15 +438,15 @@ class Pipelined:
     def _gather(self) -> None:
         """Let more messages come while answers are awaited: few large batches take less of the processors than many.
 
-        A message that is alone goes at once; others wait for the answers to those before them, at most so long.
+        A message that is alone goes at once; others wait for the answers to those before them, at most so long for
+        each batch on its way: a service that has much to do besides is sent fewer.
         """
-        until = self._last_sent + _PATIENCE_S
         while (
             self._stream is not None
             and self._stream.futures
             and len(self._futures) < _ENOUGH
             and not self._closed
-            and (left := until - time.monotonic()) > 0
+            and (left := self._last_sent + _PATIENCE_S * len(self._stream.sizes) - time.monotonic()) > 0
         ):
             self._enough = _ENOUGH
             self._some.wait(left)
@@ -473,6 +475,7 @@ class Pipelined:
             with self._lock:
                 if not stream.has_ended:
                     stream.futures.extend(futures)
+                    stream.sizes.append(len(futures))
                     return stream
             self._stream = None
 
@@ -496,8 +499,14 @@ class Pipelined:
     def _answer(self, stream: MessageStream, batch: pa.RecordBatch) -> None:
         column = batch.column("keys")
         with self._lock:
-            popleft = stream.futures.popleft
-            futures = [popleft() for _ in range(len(batch))]
+            popleft, sizes, left = stream.futures.popleft, stream.sizes, len(batch)
+            futures = [popleft() for _ in range(left)]
+            while left:  # several batches may be answered at once
+                some = min(left, sizes[0])
+                left -= some
+                sizes[0] -= some
+                if not sizes[0]:
+                    sizes.popleft()
             if self._futures and not stream.futures:  # which wait for these answers
                 self._some.notify()
         if stream.refused is not None:

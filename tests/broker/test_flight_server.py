@@ -5,6 +5,7 @@ import json
 import re
 import threading
 import time
+from collections import deque
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait
 from types import SimpleNamespace
 
@@ -21,7 +22,7 @@ from support.service import Slowed, command, exchanged, messages, options, put, 
 from support.waiting import wait_until
 
 from tagmatch import Box, ChangeCounts, Circle, Near, TagMatch, TagMatchError, Where, connect
-from tagmatch.broker.connection import MessageStream, Reply, give
+from tagmatch.broker.connection import TAGS_ONLY, MessageStream, Pipelined, Reply, give
 from tagmatch.broker.service import serving
 from tagmatch.files.columns import AREA_STRUCTS
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NotStoredError, NullError
@@ -402,3 +403,44 @@ def test_threads_write_to_a_stream_and_end_it_one_by_one():
         used = [threads.submit(act) for _ in range(10) for act in (stream.done_writing, stream.close)]
         used += [threads.submit(stream.write, None) for _ in range(10)]
         assert [each.result() for each in used] == [None] * 30
+
+
+class SlowStream:
+    """A stream whose service answers nothing until it is told to, and then all at once."""
+
+    def __init__(self) -> None:
+        self.futures, self.sizes, self.has_ended, self.is_draining = deque(), deque(), False, False
+        self.refused, self.batches, self.answering = None, [], threading.Event()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.batches.append(batch)
+
+    def read(self) -> pa.RecordBatch | None:
+        self.answering.wait()
+        rows = sum(map(len, self.batches))
+        self.batches.clear()
+        self.answering.clear()
+        keys = pa.array([[number] for number in range(rows)], pa.list_(pa.uint64()))
+        return pa.record_batch([keys], names=["keys"]) if rows else None
+
+    def done_writing(self) -> None:
+        self.answering.set()
+
+    close = done_writing
+
+
+def test_a_slow_service_is_sent_few_batches():
+    """Each batch on its way makes the next one wait longer, so that one batch has what many would have."""
+    stream = SlowStream()
+    pipelined = Pipelined(lambda _: stream, TAGS_ONLY, unique=False, most_rows=4096, most=10_000)
+    replies = []
+    for _ in range(400):
+        replies.append(pipelined.submit(["a"], (), None))
+        time.sleep(0.0005)
+    wait_until(lambda: sum(map(len, stream.batches)) == len(replies))
+    assert len(stream.batches) < 60  # one for each millisecond would be hundreds
+    assert [*stream.sizes] == [*map(len, stream.batches)]
+    stream.answering.set()
+    assert [reply.result(30) for reply in replies] == [[number] for number in range(len(replies))]
+    assert not stream.sizes
+    pipelined.close(drain=True)
