@@ -345,7 +345,7 @@ def with_keys(snapshot: Snapshot, drawn: DrawnKeys) -> Snapshot:
 
 
 @cache
-def _device_bytes() -> int:
+def _device_bytes() -> float:
     """Memory of the CUDA device, 0 without one."""
     try:
         devices()
@@ -353,7 +353,7 @@ def _device_bytes() -> int:
         return 0
     from numba import cuda
 
-    return int(cuda.current_context().get_memory_info().total)
+    return float(cuda.current_context().get_memory_info().total)
 
 
 def _cost(rates: _Rates, sets: int, threads: int) -> tuple[float, float, float, float]:

@@ -15,12 +15,12 @@ from tagmatch.model.arrays import F64Array, I64Array, U32Array
 from tagmatch.model.kernels.jit import copy, with_room
 from tagmatch.model.kernels.jit import kernel as host_kernel
 from tagmatch.pipeline.cuda.device import device_array, grid, kernel, typed
-from tagmatch.pipeline.cuda.streams import check
+from tagmatch.pipeline.cuda.streams import Stream, check
 from tagmatch_bench.systems.ccm import DeviceMatcher
 from tagmatch_bench.systems.circles import Circles
 from tagmatch_bench.systems.clcb import AreasAlone, LocatedMatcher, LocatedMessages, Tables, without_constraints
 from tagmatch_bench.systems.content_matcher import holds
-from tagmatch_bench.systems.launched import Columns, Commands, changing, changing_float, give_with, recorded
+from tagmatch_bench.systems.launched import Columns, Commands, changing, changing_float, give_with, recorded, upload_row
 
 cuda: Any = numba.cuda
 
@@ -54,7 +54,7 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
     counter. Cont has a thread for each constraint on an attribute of the message, which ends at once where Loc has
     ruled the filter out. Zip has a thread for each subscription, and makes a list of those that are marked. Counters
     are bytes of 32 bits, and each message uses the next one: every fourth message clears all (§4.3, Reducing
-    memory accesses). A move copies two floats to the device.
+    memory accesses). A move copies two floats to the device, which compiled code asks the driver for.
 
     The paper leaves open how many answers are copied before their number is known: 4096 here, and if there are more,
     the rest after that, for which the CPU waits once more. Nor does it treat filters without constraints,
@@ -193,10 +193,15 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
         with self._device_alone():
             moved = self._workspace.pinned("moved", np.float32, 2 * len(ids)).reshape(-1, 2)
             moved[:, 0], moved[:, 1] = x, y
-            for place, number in enumerate(ids.tolist()):
-                new = moved[place]
-                self._workspace.stream.upload(centres[number], new)
-            self._workspace.stream.synchronize()
+            stream = self._workspace.stream
+            if not isinstance(stream, Stream):
+                for place, number in enumerate(ids.tolist()):
+                    stream.upload(centres[number], moved[place])
+            elif len(ids):
+                stream.flush()
+                first = np.array(upload_row(stream, centres, moved, 0, 1), np.uint64)
+                check(*give_rows(recorded(stream), first, ids, moved.strides[0]))
+            stream.synchronize()
 
     def device_nbytes(self) -> int:
         """Bytes of device memory, with counters, marks and room for answers; each key once (the paper's Figure 7)."""
@@ -204,6 +209,18 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
             marks, found = self._marked_and_found(True)
         kept = [array for name, array in self._on_device.items() if name != "places False"]
         return sum(int(array.nbytes) for array in (*kept, self._counts, marks.marked, found))
+
+
+@host_kernel
+def give_rows(commands, first, ids, row_bytes):
+    """Give the commands of each move: its row, which follows the one before, to the place of a number; as `give`."""
+    changes, error, function = np.empty(2, np.uint64), np.int32(0), np.int64(0)
+    for i in range(len(ids)):
+        if error == 0:
+            changes[0] = first[0] + np.uint64(ids[i]) * np.uint64(row_bytes)
+            changes[1] = first[1] + np.uint64(i) * np.uint64(row_bytes)
+            error, function = give_with(commands, changes)
+    return error, function
 
 
 @host_kernel

@@ -41,11 +41,25 @@ def changing_float(number: int) -> np.float32:
     return np.uint32(_MARK + number).view(np.float32)
 
 
+# Words of a copy, from its end
+_TO, _SIZE, _SOURCE, _SAME_SIZE = range(-4, 0)
+
+
 def download_some(stream: Stream, values: npt.NDArray[Any], there: Any, number: int) -> None:
     """Copy the first bytes of a device array to a pinned one: as many as that number says, which differs."""
     stream.download(values, there)
-    *_, _, size, _, same_size = range(len(stream._words))
-    stream._words[size] = stream._words[same_size] = changing(number)
+    stream._words[_SIZE] = stream._words[_SAME_SIZE] = changing(number)
+
+
+def upload_row(stream: Stream, there: Any, values: npt.NDArray[Any], to: int, source: int) -> tuple[int, int]:
+    """Copy one row of a pinned array to a device array; the two numbers are the addresses there and here.
+
+    Returns the addresses of the first rows.
+    """
+    stream.upload(there, values[0])
+    first = stream._words[_TO], stream._words[_SOURCE]
+    stream._words[_TO], stream._words[_SOURCE] = changing(to), changing(source)
+    return first
 
 
 def recorded(stream: Stream, *, waits: bool = False) -> Commands:

@@ -65,6 +65,18 @@ def test_figures_have_rows_of_devices(figure: str, what: str) -> None:
     assert all(rows >= {f"{name}, {what}" for name in OURS} for rows in found.values())
 
 
+@pytest.mark.parametrize("keys", ["1", "5"])
+def test_paper_scale(tmp_path: Path, keys: str) -> None:
+    few = ["--sets", "60", "--share", "100", "--threads", "1", "--queries", "3", "--rounds", "1", "--seconds", "0.001"]
+    places = ["--folder", str(tmp_path), "--output", str(tmp_path / "out"), "--allow-changes", "--keys", keys]
+    parts = ["--part", "generate", "--part", "build", "--part", "table1"]
+    done = CliRunner().invoke(app, ["paper-scale", *few, *places, *parts], catch_exceptions=False)
+    assert "GB of device memory" in done.stderr
+    answers = json.loads((tmp_path / "out" / "paper-scale.json").read_text())["answers"]
+    assert [(row["wrong"], row["missing"]) for row in answers] == [(0, 0)] * 8
+    assert {row["system"] for row in answers} == {*OURS, *(f"{name}, GPU" for name in OURS)}
+
+
 def test_constraints() -> None:
     """CCM's Figure 5 of both versions, and of PCM Table 2, with all published systems, and calls of several sizes."""
     result = ccm(bench(), constraints=80, parts=("figure5",))
