@@ -81,7 +81,7 @@ def test_steps_that_go_on_from_one_another(tmp_path: Path) -> None:
     done = run(tmp_path, "--keys", "50", "--part", "table1")
     assert done.exit_code == 0, done.stderr
     again = found(tmp_path)
-    assert again.items() >= panels.items(), "the joined result has what was measured before"
+    assert again.items() >= panels.items(), "the joined result keeps the values of earlier steps"
     assert again["memory, 50 keys a set"]["tagmatch, rarest: keys", "100 %"] > 10 * keys
 
 
@@ -144,7 +144,7 @@ def test_many_keys_of_a_set(tmp_path: Path, layout: Layout) -> None:
 
 
 def test_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing begins then; which step lacks what is said."""
+    """Nothing begins then, and the message names the step and the size."""
     monkeypatch.setattr(paper_scale, "_FIXED_BYTES", 10**15)
     done = run(tmp_path, "--part", "generate")
     assert done.exit_code != 0

@@ -262,7 +262,7 @@ def deflated(size: int) -> bytes:
     ],
 )
 def test_frames_that_are_odd(both, frames, code):  # noqa: F811
-    """What is right is answered, also if it comes with the handshake; what is wrong closes the connection."""
+    """Good frames are answered, also with the handshake; bad ones close the connection."""
     service, _ = both
     with raw_socket(service, frames) as raw:
         found = b""

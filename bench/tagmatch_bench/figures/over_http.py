@@ -119,7 +119,7 @@ class _Client(asyncio.Protocol):
 
 
 async def _answers(url: str, requests: list[bytes], seconds: float) -> list[tuple[int, bytes]]:
-    """The answers that come in so many seconds, each with the number of its request."""
+    """The answers that come in some seconds, each with the number of its request."""
     until, found = time.perf_counter() + seconds, list[tuple[int, bytes]]()
     numbers = takewhile(lambda _: time.perf_counter() < until, cycle(range(len(requests))))
     loop, place = asyncio.get_running_loop(), _place(url)

@@ -228,7 +228,7 @@ class Oracle:
         rows = pa.table({"tags": possible["tags"], "key": pa.array(np.arange(len(possible), dtype=np.uint64))})
         self._rows = right_answers(rows, queries, threads=threads)
         self._keys = possible["key"].to_numpy() if drawn is None else None
-        self._drawn, self._tags = drawn, possible["tags"]
+        self._drawn, self._tags = drawn, possible["tags"].combine_chunks()
 
     def __call__(self, queries: pa.ListArray, unique: bool) -> list[list[int]]:
         """Keys of the first queries."""
