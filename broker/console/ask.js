@@ -1,6 +1,6 @@
 // A message that is tried: its keys, and for one key why it is an answer or is not, as a tree.
 
-import { h, field, number, plain, problem, say, stored as text } from "./page.js";
+import { h, many, field, number, plain, problem, say, stored as text } from "./page.js";
 import { Failed, call, checkedKey, withKey } from "./service.js";
 
 const MOST_KEYS = 200;
@@ -84,7 +84,7 @@ export function tree(found) {
   return h("section", { class: "card" }, head, h("ul", { class: "tree" }, sets.slice(0, 20).map((set, place) => h("li", {},
     h("details", { open: place < 3 }, h("summary", {}, mark(set.holds), ` Set ${place + 1}: ${failing(set)}`),
       h("ul", {}, set.tests.length ? set.tests.map(test) : h("li", {}, "It asks for nothing.")))))),
-  sets.length > 20 && h("p", {}, `${number(sets.length - 20)} more sets are not shown.`));
+  sets.length > 20 && h("p", {}, `Not shown: ${many(sets.length - 20, "more set")}.`));
 }
 
 function failing(set) {

@@ -1,6 +1,6 @@
 // Sessions and outboxes; segments, journal and merges; calls by user.
 
-import { ask, h, bytes, facts, number, plain, problem, say, stored as text, table } from "./page.js";
+import { ask, h, bytes, many, facts, number, plain, problem, say, stored as text, table } from "./page.js";
 import { call, get, pathOf } from "./service.js";
 
 const EVERY_S = 5;
@@ -37,7 +37,7 @@ export const session = {
       if (!found) return own.put(h("p", {}, "There is no such session any more."));
       const { user, connected, guarantee, waiting } = found;
       const buttons = h("p", { class: "buttons" }, h("button", { type: "button", class: "danger", onclick: () => ask(own, buttons,
-        { name: "End this session", question: `End this session with ${number(waiting)} notifications that wait?`, no: "Keep it", yes: "End it" },
+        { name: "End this session", question: `End this session with ${many(waiting, "waiting notification")}?`, no: "Keep it", yes: "End it" },
         (end) => call("DELETE", pathOf("sessions", name), { signal: end }), "#/sessions") }, "End"));
       own.put(h("p", { class: "key" }, "Session ", text(name)), facts([["User", text(user)], ["Connected", connected ? "yes" : "no"],
         ["Guarantee", said(guarantee)], ["Waiting", number(waiting)]]), buttons);
@@ -76,7 +76,7 @@ export const index = {
         ["Reload", stats.reload_error && text(stats.reload_error)],
       ]), own.may("write") && consolidating(own)),
       segments.length > 0 && table("Segments", columns, segments),
-      segments.length > 0 && h("p", {}, stats.to_merge ? `${number(stats.to_merge)} segments are due to be merged.` : "No merge is due."),
+      segments.length > 0 && h("p", {}, stats.to_merge ? `Due to be merged: ${many(stats.to_merge, "segment")}.` : "No merge is due."),
       stats.snapshots?.length > 0 && table("Snapshots that can be opened", kept, stats.snapshots));
     }, EVERY_S);
   },

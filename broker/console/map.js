@@ -1,6 +1,6 @@
 // Areas of subscriptions, and places of clients, on a map with a graticule and coastlines; on the plane without these.
 
-import { h, colour, field, number, say, stored as text, table } from "./page.js";
+import { h, colour, many, field, number, say, stored as text, table } from "./page.js";
 import { call, get } from "./service.js";
 import { areaText, found as subscriptions } from "./stored.js";
 
@@ -180,7 +180,7 @@ export const map = {
         event.preventDefault();
         location.hash = `#/map?${new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ""))}`;
       });
-      const what = `${number(areas.length)} areas of ${number(found.subscriptions.length)} subscriptions, ${number(chart.clients.length)} positions of clients`;
+      const what = `${many(areas.length, "area")} of ${many(found.subscriptions.length, "subscription")}, ${many(chart.clients.length, "position")} of clients`;
       own.put(form, h("p", {}, what, found.next !== null && ". There are more subscriptions: search for some."), canvas,
         h("p", { class: "buttons" }, button("Zoom in", () => chart.zoom(1.5)), button("Zoom out", () => chart.zoom(1 / 1.5)), button("Show all", () => chart.home())),
         areas.length > 0 && table("Areas", [["Key", (each) => h("a", { href: `#/record?${new URLSearchParams({ key: each.key })}` }, text(each.key, 120))], ["Area", (each) => h("code", {}, text(areaText(each.area), 200))]], areas.slice(0, 100)));

@@ -32,6 +32,8 @@ export function plain(text, most = 400) {
 
 export const number = (value, digits = 0) => Number(value).toLocaleString("en", { maximumFractionDigits: digits });
 
+export const many = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
+
 export function bytes(count) {
   const steps = ["B", "KiB", "MiB", "GiB", "TiB"];
   const step = Math.min(steps.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, count)) / 10)));

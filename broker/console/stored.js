@@ -1,6 +1,6 @@
 // What is stored: a search, a page at a time; the record of one key; and, for who may, its change.
 
-import { ask, h, facts, field, number, plain, problem, say, stored as text, table, tags } from "./page.js";
+import { ask, h, many, facts, field, number, plain, problem, say, stored as text, table, tags } from "./page.js";
 import { call, checkedKey, get, pathOf } from "./service.js";
 
 const PAGE = 50;
@@ -61,7 +61,7 @@ export const stored = {
       const pages = h("p", { class: "pages" },
         after !== undefined && h("a", { class: "button", href: link("stored", first) }, "First page"),
         next !== null && h("a", { class: "button", href: link("stored", { ...first, after: next }) }, "Next page"));
-      say(subscriptions.length ? `${number(subscriptions.length)} subscriptions on this page.` : "No subscription is like this.");
+      say(subscriptions.length ? `${many(subscriptions.length, "subscription")} on this page.` : "No subscription is like this.");
       own.put(form, subscriptions.length ? table("Subscriptions", columns, subscriptions) : h("p", {}, "No subscription is like this."), pages);
     });
   },
