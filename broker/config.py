@@ -29,7 +29,7 @@ Delivery = Literal["at_most_once", "at_least_once", "exactly_once"]
 #: The outcome of messages for which the queue of the hub has no room
 WhenBusy = Literal["wait", "drop"]
 #: Where a message says what it is: in its properties alone, or also in its payload, a JSON object
-Form = Literal["properties", "json", "cloudevents"]
+Form = Literal["properties", "json", "cloudevents", "arrow"]
 
 _ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -135,6 +135,16 @@ def read_file(name: str, path: str) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidValueError(f"{name} {path}: cannot be read: {reason}") from None
+
+
+def _first_line(name: str, path: str | None) -> str | None:
+    """The first line of the file of an option; InvalidValueError."""
+    if path is None:
+        return None
+    try:
+        return read_file(name, path).decode().partition("\n")[0]
+    except UnicodeDecodeError:
+        raise InvalidValueError(f"{name} {path}: cannot be read: it is no UTF-8") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +423,7 @@ class Naming:
 MQTT = Naming("topic", "/", "+", "#", "/+#", rest_is_optional=True)
 NATS = Naming("subject", ".", "*", ">", ".*>\\s", rest_is_optional=False)
 KAFKA = Naming("topic", "/", "+", "#", "/+#", rest_is_optional=False)
+_REGISTRY = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 _KAFKA_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -429,7 +440,8 @@ class GatewayOptions(Section):
     notifications: str = _text("")  # Where they go: the prefix, behind which the key is; empty: none go
     control: str = _text("")  # Where requests to subscribe and to unsubscribe come from; empty: none come
     write: bool = False  # Whether such requests are carried out; without, each is refused
-    # `json`: a payload is an object, perhaps with tags, attributes, location; `cloudevents`: events come and go
+    # `json`: a payload is an object, perhaps with tags, attributes, location; `cloudevents`: events come and go;
+    # `arrow`: a payload, of Kafka alone, is an Arrow IPC stream with a message in each row
     form: Form = _one_of("properties", Form)
     session: str = _text("gateway")  # Name of the session whose notifications go out
     guarantee: Delivery = _one_of("at_least_once", Delivery)  # From a message's arrival to its notification
@@ -450,6 +462,7 @@ class GatewayOptions(Section):
     naming: ClassVar[Naming]
     gateway: ClassVar[str]
     guarantees: ClassVar[tuple[Delivery, ...]] = ("at_most_once", "at_least_once")
+    forms: ClassVar[tuple[Form, ...]] = ("properties", "json", "cloudevents")
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -461,9 +474,9 @@ class GatewayOptions(Section):
                 what = f"a {self.naming.place}" + (" or a filter of them" if may_have_wildcards else ", no filter")
                 raise InvalidValueError(f"{name} must be {what}, not {place!r}")
 
-        if self.guarantee not in self.guarantees:
-            allowed = " or ".join(map(repr, self.guarantees))
-            raise InvalidValueError(f"guarantee must be {allowed} here, not {self.guarantee!r}")
+        for name, allowed in (("guarantee", self.guarantees), ("form", self.forms)):
+            if (value := getattr(self, name)) not in allowed:
+                raise InvalidValueError(f"{name} must be {' or '.join(map(repr, allowed))} here, not {value!r}")
 
     @property
     def session_guarantee(self) -> Guarantee:
@@ -509,12 +522,7 @@ class BrokerOptions(GatewayOptions):
     @property
     def password(self) -> str | None:
         """The first line of `password_file`; InvalidValueError if it cannot be read."""
-        if self.password_file is None:
-            return None
-        try:
-            return read_file("password_file", self.password_file).decode().partition("\n")[0]
-        except UnicodeDecodeError:
-            raise InvalidValueError(f"password_file {self.password_file}: cannot be read: it is no UTF-8") from None
+        return _first_line("password_file", self.password_file)
 
     @property
     def tls_context(self) -> ssl.SSLContext | None:
@@ -582,12 +590,18 @@ class KafkaOptions(BrokerOptions):
     # Of exactly once: a name of this gateway alone, which is the same when it begins again, so that its unfinished
     # transaction ends at once; by default one that is new each time, whose transaction ends after flush_timeout
     transactional_id: str = _text("")
+    # Where the schemas of values are, in Avro, Protobuf or JSON, of `form = "json"`: http://… or https://…
+    registry: str = _text("")
+    registry_username: str | None = _text(None)  # How the gateway logs in there, with a password
+    registry_secret_file: str | None = _file()  # In its first line the password, or a bearer token without a username
+    registry_ca: str | None = _file()  # As `tls_ca`, of the registry
     dead_letter_topic: str = _text("")  # Where messages that are given up go, with the reason; empty: they do not
     options: dict[str, Any] | None = None  # Of librdkafka, passed on; a text `env:NAME` or `file:PATH` is read there
 
     naming: ClassVar[Naming] = KAFKA
     gateway: ClassVar[str] = "tagmatch.broker.kafka:KafkaGateway"
     guarantees: ClassVar[tuple[Delivery, ...]] = ("at_least_once", "exactly_once")
+    forms: ClassVar[tuple[Form, ...]] = get_args(Form)
 
     def __post_init__(self) -> None:
         BrokerOptions.__post_init__(self)
@@ -601,8 +615,28 @@ class KafkaOptions(BrokerOptions):
             raise InvalidValueError("dead_letter_topic must be another topic: letters would come as messages")
         if self.transactional_id and self.guarantee != "exactly_once":
             raise InvalidValueError("transactional_id needs guarantee = 'exactly_once', too")
+        self._check_registry()
         for name, value in (self.options or {}).items():
             self._check_option(name, value)
+
+    def _check_registry(self) -> None:
+        if not self.registry:
+            for name in ("registry_username", "registry_secret_file", "registry_ca"):
+                if getattr(self, name) is not None:
+                    raise InvalidValueError(f"{name} also needs registry, the address of the schemas")
+            return
+        if not _REGISTRY.fullmatch(self.registry):
+            raise InvalidValueError(
+                f"registry must be an address as 'https://registry.example:8081', without a user, not {self.registry!r}"
+            )
+        if self.form != "json":
+            raise InvalidValueError(
+                f"registry needs form = 'json', as values by schemas have the fields of JSON, not {self.form!r}"
+            )
+        if self.registry_username is not None and self.registry_secret_file is None:
+            raise InvalidValueError("registry_username also needs registry_secret_file, which has the password")
+        if self.registry_ca is not None and not self.registry.startswith("https:"):
+            raise InvalidValueError("registry_ca needs a registry with https")
 
     def _check_option(self, name: str, value: object) -> None:
         why = _OWN_OPTIONS.get(name)
@@ -614,6 +648,11 @@ class KafkaOptions(BrokerOptions):
             raise InvalidTypeError(f"options: {name!r} must be a text, a number or a bool, not {value!r}")
         if _SECRET.search(name) and not str(value).startswith(("env:", "file:")):
             raise InvalidValueError(f"options: {name!r} is a secret: write 'env:NAME' or 'file:PATH' in its place")
+
+    @property
+    def registry_secret(self) -> str | None:
+        """The first line of `registry_secret_file`; InvalidValueError if it cannot be read."""
+        return _first_line("registry_secret_file", self.registry_secret_file)
 
     @property
     def passed_on(self) -> dict[str, Any]:

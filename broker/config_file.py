@@ -215,6 +215,8 @@ def check_files(config: Config, path: str | None = None) -> None:
             checks.append((section, number, "tls_ca", partial(_certificates, "tls_ca", gateway.tls_ca)))
         if isinstance(gateway, KafkaOptions):
             checks.append((section, number, "options", partial(getattr, gateway, "passed_on")))
+            checks.append((section, number, "registry_secret_file", partial(getattr, gateway, "registry_secret")))
+            checks.append((section, number, "registry_ca", partial(_certificates, "registry_ca", gateway.registry_ca)))
         checks.append((section, number, "dead_letters", partial(_check_dead_letters, gateway.dead_letters)))
     for section, number, name, check in checks:
         try:

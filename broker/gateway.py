@@ -18,7 +18,7 @@ import pyarrow as pa
 from tagmatch.broker.cloudevents import STRUCTURED, notification
 from tagmatch.broker.config import GatewayOptions
 from tagmatch.broker.hub import Hub, Published, Tallies
-from tagmatch.broker.incoming import DeadLetters, GatewayMessage, MessageRow, Requests, row_of, table_in
+from tagmatch.broker.incoming import DeadLetters, GatewayMessage, MessageRow, Requests, Rows, row_of
 from tagmatch.broker.sessions import SessionConnection, Sessions
 from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded, SlowSubscriberError, TagMatchError
 
@@ -268,9 +268,11 @@ class HandingOver:
         steady: Callable[[], int],
     ) -> None:
         #: Told the answers by a gateway that sends these itself, instead of by its session, which has this number
-        self.answered: Callable[[list[MessageRow], pa.ListArray | None], None] | None = None
+        self.answered: Callable[[Rows, pa.ListArray | None], None] | None = None
         self.apart_from: int | None = None
-        self._hub, self._options, self._most_bytes, self._plane = hub, options, most_bytes, plane
+        #: What a message says
+        self.row_of: Callable[[GatewayMessage], MessageRow] = partial(row_of, form=options.form, plane=plane)
+        self._hub, self._options, self._most_bytes = hub, options, most_bytes
         self._letters, self._counts, self._when_sent, self._steady = letters, counts, when_sent, steady
         self._inbox: deque[GatewayMessage] = deque()
         self._thread = ThreadPoolExecutor(1, "tagmatch-gateway-in")
@@ -302,12 +304,15 @@ class HandingOver:
             self._thread.submit(self._hand_over)
         return True
 
-    def match(self, came: Sequence[GatewayMessage]) -> None:
+    def match(self, came: Sequence[GatewayMessage], in_columns: Sequence[Rows] = ()) -> None:
         """Match messages that came together, for a gateway that is told the answers; returns when each has an outcome.
 
         No room is needed: the next ones are not fetched before.
         """
-        self._counts.add(received=len(came), waiting=len(came))
+        count = len(came) + sum(map(len, in_columns))
+        self._counts.add(received=count, waiting=count)
+        for rows in in_columns:
+            self._publish(None, rows)
         begin = nbytes = 0
         for place, each in enumerate(came):
             if nbytes + len(each.payload) > PART_BYTES and place > begin:
@@ -320,7 +325,7 @@ class HandingOver:
 
     def _publish_all(self, taken: Sequence[GatewayMessage]) -> None:
         for channel, rows in self._by_channel(taken).items():
-            self._publish(channel, rows)
+            self._publish(channel, Rows.of(rows))
 
     def refuse(self, came: GatewayMessage, why: object) -> None:
         """Count a message that has come just now and cannot be used: a dead letter."""
@@ -348,23 +353,23 @@ class HandingOver:
         found: dict[str | None, list[MessageRow]] = {}
         for came in taken:
             try:
-                row = row_of(came, self._options.form, plane=self._plane)
+                row = self.row_of(came)
             except Exception as error:  # an error of this message alone
                 self._give_up([came], error)
             else:
                 found.setdefault(row.channel, []).append(row)
         return found
 
-    def _publish(self, channel: str | None, rows: list[MessageRow]) -> None:
+    def _publish(self, channel: str | None, rows: Rows) -> None:
         try:
-            table, apart_from = table_in(rows, self._steady()), self.apart_from
+            table, apart_from = rows.published(self._steady()), self.apart_from
             published = self._hub.publish(table, channel=channel, when_busy="wait", apart_from=apart_from)
         except Exception as error:
             self._refused(channel, rows, error, may_be_notified=False)
         else:
             published.add_done_callback(partial(self._published, channel, rows))
 
-    def _published(self, channel: str | None, rows: list[MessageRow], future: Future[Published]) -> None:
+    def _published(self, channel: str | None, rows: Rows, future: Future[Published]) -> None:
         """Count messages that were matched; called in the thread of the hub."""
         error = future.exception()
         if error is not None:
@@ -376,27 +381,25 @@ class HandingOver:
         self._counts.add(waiting=-len(rows), matched=matched, unmatched=len(rows) - matched)
         if self.answered is not None:
             return
-        self._release([row.came for row in rows if row.came.done is None])
-        if awaited := [row.came for row in rows if row.came.done is not None]:
+        self._release([came for came in rows.came if came.done is None])
+        if awaited := [came for came in rows.came if came.done is not None]:
             self._when_sent(lambda: self._release(awaited))
 
-    def _refused(
-        self, channel: str | None, rows: list[MessageRow], error: BaseException, *, may_be_notified: bool
-    ) -> None:
+    def _refused(self, channel: str | None, rows: Rows, error: BaseException, *, may_be_notified: bool) -> None:
         """Find the message that causes an error, unless the error is temporary."""
-        members, middle = [row.came for row in rows], len(rows) // 2
+        members, middle = rows.came, 0 if rows.is_whole else len(rows) // 2
         is_late = channel is not None and isinstance(error, DeadlineMissed | Overloaded)
         if isinstance(error, ClosedError):
             # The service ends: the other side keeps what it does not hear of
             self._counts.add(waiting=-len(rows), dropped=len(rows))
             self._release(members, acknowledge=False)
         elif is_late or not middle or (may_be_notified and self._options.guarantee == "at_most_once"):
-            self._give_up(members, error)
+            self._give_up(members, error, len(rows))
         else:
-            for some in (rows[:middle], rows[middle:]):
+            for some in (rows.part(0, middle), rows.part(middle, len(rows))):
                 self._thread.submit(self._publish, channel, some)
 
-    def _give_up(self, members: list[GatewayMessage], error: BaseException) -> None:
+    def _give_up(self, members: Sequence[GatewayMessage], error: BaseException, count: int = 1) -> None:
         if isinstance(error, DeadlineMissed | Overloaded):
             outcome = "dropped"
         elif isinstance(error, TagMatchError):
@@ -405,7 +408,7 @@ class HandingOver:
             outcome = "failed"
             _LOG.error("messages were not matched", exc_info=error)
         self._letters.add("in", [(came, _reason(error)) for came in members])
-        self._counts.add(waiting=-len(members), **{outcome: len(members)})
+        self._counts.add(waiting=-count, **{outcome: count})
         self._release(members)
 
     def _release(self, members: Sequence[GatewayMessage], *, acknowledge: bool = True) -> None:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("tagmatch.subscribers")
 #: Columns that are no attributes: what a message is called, what it carries, and when it expires, by both clocks
-ID, PAYLOAD, EXPIRES, _UNTIL = "id", "payload", "expires", "\0until"
-_OWN = [ID, PAYLOAD, EXPIRES, _UNTIL]
+ID, PAYLOAD, EXPIRES, UNTIL = "id", "payload", "expires", "\0until"
+OWN = [ID, PAYLOAD, EXPIRES, UNTIL]
 _BINARY = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.null())
 
 
@@ -55,13 +55,13 @@ class Published:
 def messages_of(
     messages: Any, payloads: Iterable[bytes | None] | None = None, steady: int = 0, expiry: float | None = None
 ) -> pa.Table:
-    """Messages from Arrow, or from lists: what `match_many` takes, and columns `_OWN`, as `Notifications` have them.
+    """Messages from Arrow, or from lists: what `match_many` takes, and columns `OWN`, as `Notifications` have them.
 
     A message that does not say when it expires does so after `expiry` seconds.
     """
     table = table_of(messages, payloads)
     check_names(table.column_names, PUBLISHED_COLUMNS)
-    own = [name for name in _OWN if name in table.column_names]
+    own = [name for name in OWN if name in table.column_names]
     if twice := [name for name in own if table.column_names.count(name) > 1]:
         raise InvalidValueError(f"there must be one column {twice[0]!r}, not {table.column_names.count(twice[0])}")
     found = table.drop_columns(own)
@@ -71,7 +71,7 @@ def messages_of(
     if expiry is not None:
         until = np.where((expires == NEVER) & (until == NEVER), steady + int(expiry * 1e6), until)
     columns = _binary(table, ID, pa.binary()), _binary(table, PAYLOAD, pa.large_binary()), expires, until
-    return pa.Table.from_arrays([*found.columns, *map(pa.array, columns)], [*found.column_names, *_OWN])
+    return pa.Table.from_arrays([*found.columns, *map(pa.array, columns)], [*found.column_names, *OWN])
 
 
 def table_of(messages: Any, payloads: Iterable[bytes | None] | None, name: str = "messages") -> pa.Table:
@@ -237,7 +237,7 @@ class Hub:
         try:
             messages = pa.concat_tables([one.messages for one in group])
             waited = 0.0 if channel is None else time.perf_counter() - group[0].since
-            answers = self._index.match_many(messages.drop_columns(_OWN), unique=True, channel=channel, waited=waited)
+            answers = self._index.match_many(messages.drop_columns(OWN), unique=True, channel=channel, waited=waited)
         except Exception as error:
             if len(group) > 1:  # the fault of one is not that of the others
                 for one in group:
@@ -275,7 +275,7 @@ class Hub:
 
     def _notify(self, messages: pa.Table, answers: pa.ListArray, apart_from: int | None) -> None:
         self._sessions.end_expired()
-        (own,) = messages.select(_OWN).combine_chunks().to_batches()
+        (own,) = messages.select(OWN).combine_chunks().to_batches()
         lengths, keys = lengths_of(answers), answers.flatten().cast(KEY_TYPES[self._sessions.key_type])
         offered = 0
         rows = np.flatnonzero(lengths)

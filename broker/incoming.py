@@ -13,6 +13,7 @@ import re
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -42,6 +43,8 @@ _LOG = logging.getLogger("tagmatch.gateways")
 TAG, TAG_LIST, LON, LAT, CHANNEL = "tag", "tags", "lon", "lat", "channel"
 ATTRIBUTES = ("attribute:", "attribute-")
 _LONGEST_NEAR = 16
+#: The type of places of messages
+PLACES = pa.list_(pa.list_(pa.float64()))
 # The memory that each part of a message takes besides its text, about
 _EACH_BYTES = 64
 
@@ -130,7 +133,7 @@ def row_in(came: GatewayMessage, sent: GatewayMessage, found: dict[str, Any], *,
         elif name.startswith(ATTRIBUTES):
             given.setdefault(name[len(ATTRIBUTES[0]) :], []).append(_read(value_in, name, value, "{error}"))
         else:
-            _check_property(name)
+            check_property(name)
     if len(place) == 1:
         raise InvalidValueError("properties lon and lat must be given together")
     location: Any = (place[LON], place[LAT]) if place else None
@@ -154,16 +157,56 @@ def row_in(came: GatewayMessage, sent: GatewayMessage, found: dict[str, Any], *,
 
 def table_in(rows: Sequence[MessageRow], steady: int = 0) -> pa.Table:
     """Rows as a table that `Hub.publish` takes; messages expire after the rest of their time, by `steady_us`."""
-    columns: dict[str, pa.Array] = {"tags": pa.array([row.tags for row in rows], pa.list_(pa.large_string()))}
-    if any(row.location for row in rows):
-        columns["location"] = pa.array([row.location for row in rows], pa.list_(pa.list_(pa.float64())))
-    if any(row.attributes for row in rows):
-        columns["attributes"] = pa.array([row.attributes for row in rows], pa.binary())
-    columns[ID] = pa.array([row.sent.id for row in rows], pa.binary())
-    columns[PAYLOAD] = pa.array([row.sent.payload for row in rows], pa.large_binary())
-    left = [None if (until := row.sent.until) is None else max(until - steady, 0) for row in rows]
-    columns[EXPIRES] = pa.array(left, pa.duration("us"))
-    return pa.table(columns)
+    return Rows.of(rows).published(steady)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Messages in columns, which are handed over together."""
+
+    came: Sequence[GatewayMessage]  # One for each row, or one that has all of them
+    table: pa.Table  # What they say: as `match_many` takes it
+    payloads: Sequence[bytes]
+    ids: Sequence[bytes | None]
+    until: Sequence[int | None] | None  # When they expire, by `steady_us`; `None` if none does
+
+    @classmethod
+    def of(cls, rows: Sequence[MessageRow]) -> Rows:
+        """What these messages say."""
+        columns: dict[str, pa.Array] = {"tags": pa.array([row.tags for row in rows], pa.list_(pa.large_string()))}
+        if any(row.location for row in rows):
+            columns["location"] = pa.array([row.location for row in rows], PLACES)
+        if any(row.attributes for row in rows):
+            columns["attributes"] = pa.array([row.attributes for row in rows], pa.binary())
+        sent = [row.sent for row in rows]
+        payloads, ids = [each.payload for each in sent], [each.id for each in sent]
+        return cls([row.came for row in rows], pa.table(columns), payloads, ids, [each.until for each in sent])
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one message has several rows, so that it is used or given up with all of them."""
+        return len(self.came) < len(self)
+
+    def part(self, first: int, last: int) -> Rows:
+        """Some of the messages."""
+        own = slice(first, last)
+        until = None if self.until is None else self.until[own]
+        return Rows(
+            self.came[own], self.table.slice(first, last - first), self.payloads[own], self.ids[own], until
+        )  # fmt: skip
+
+    def published(self, steady: int = 0) -> pa.Table:
+        """A table that `Hub.publish` takes."""
+        own = {ID: pa.array(self.ids, pa.binary()), PAYLOAD: pa.array(self.payloads, pa.large_binary())}
+        if self.until is None:
+            own[EXPIRES] = pa.nulls(len(self), pa.duration("us"))
+        else:
+            left = [None if until is None else max(until - steady, 0) for until in self.until]
+            own[EXPIRES] = pa.array(left, pa.duration("us"))
+        return pa.Table.from_arrays([*self.table.columns, *own.values()], [*self.table.column_names, *own])
 
 
 def _flat(values: list[Any]) -> list[Any]:
@@ -171,7 +214,7 @@ def _flat(values: list[Any]) -> list[Any]:
     return [each for some in lists for each in some]
 
 
-def _check_property(name: str) -> None:
+def check_property(name: str) -> None:
     """Refuse a property without a meaning that is nearly one with a meaning."""
     prefix, *rest = re.split(r"[-:._](?=.)", name, maxsplit=1)
     if len(prefix) > _LONGEST_NEAR:  # a misspelt name is about as long as the right one; others are not remembered

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -346,6 +346,21 @@ def json_lists(texts: pa.Array, kind: pa.ListType) -> pa.Array:
         return pa.array([read_json(text, "a cell") for text in texts.to_pylist()], kind)
     lines = pc.binary_join_element_wise('{"list":', texts, "}\n", "")
     return _read(text_of(lines.cast(_TEXT)), pa.schema([("list", kind)]), "error")["list"].combine_chunks()
+
+
+def tag_lines(texts: Sequence[bytes], kind: pa.ListType) -> pa.Array | None:
+    """The tags of texts, each an object with `tags` alone; `None` if some may be another text, or an odd one."""
+    data, more = b"\n".join(texts), len(texts) - 1
+    if not data.startswith(b"{") or not data.endswith(b"}") or data.count(b"{") - 1 != more:
+        return None
+    if data.count(b"}\n{") != more or data.count(b"\n") != more or b"\\u" in data or b"\0" in data:
+        return None
+    try:
+        utf8_text(data)
+        found = _read(data, pa.schema([("tags", kind)]), "error")["tags"].combine_chunks()
+    except (ValueError, pa.ArrowException):
+        return None
+    return None if len(found) != len(texts) or found.null_count or found.flatten().null_count else found
 
 
 def json_values(values: pa.Array) -> pa.Array:

@@ -6,14 +6,16 @@ import sys
 import time
 import uuid
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer
 from support.agreement import loaded
 from support.gateway_sides import letters_in, running_on
 from support.kafka_cluster import ADD_OFFSETS, ADD_PARTITIONS, COMMIT_OFFSETS, END, PRODUCE, Cluster
+from support.schema_registry import Registry
 from support.waiting import wait_until
 
 from tagmatch import TagMatch
@@ -49,7 +51,7 @@ def cluster():
 
 def put(producer, payloads, headers=(("tag", b"a"),)):
     for each in payloads:
-        producer.produce("in", each, headers=list(headers))
+        producer.produce("in", each, headers=headers and list(headers))
     assert producer.flush(20) == 0
 
 
@@ -225,7 +227,7 @@ class Recording(Producer):
 
 @pytest.fixture
 def failing(monkeypatch):
-    monkeypatch.setattr("tagmatch.broker.kafka.Producer", Recording)
+    monkeypatch.setattr("tagmatch.broker.kafka_producer.Producer", Recording)
     Recording.committed.clear()
     cluster = Cluster()
     for topic in ("in", "out", "dead"):
@@ -338,6 +340,65 @@ def test_an_option_that_the_client_does_not_know_is_an_error_at_the_start(cluste
         running_on(_Side, tm, cluster[1], **wrong),
     ):
         pass
+
+
+OFFER = {"type": "record", "name": "Offer", "fields": [{"name": "tags", "type": {"type": "array", "items": "string"}}]}
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_messages_wait_while_the_registry_is_away_and_others_go_on(cluster, guarantee):
+    producer, port = cluster
+    producer.list_topics("dead", timeout=10)
+    with closing(Registry()) as registry:
+        first, second = (registry.avro(number, {**OFFER, "doc": str(number)}) for number in (1, 2))
+        known = [first({"tags": ["a", str(number)]}) for number in range(400)]
+        new = [second({"tags": ["a", str(number)]}) for number in range(400)]
+        options = {"form": "json", "registry": registry.url, "guarantee": guarantee, "dead_letter_topic": "dead"}
+        with gateway(port, **options) as found, reader(port) as consumer, reader(port, "dead") as dead:
+            put(producer, known[:100], None)
+            got = payloads_of(consumer, {*known[:100]})
+            registry.is_up = False
+            for number in range(50):
+                producer.produce("in", known[100 + number], partition=0)
+                producer.produce("in", new[number], partition=1)
+            producer.produce("in", b"bad", partition=0)
+            assert producer.flush(20) == 0
+            got += payloads_of(consumer, {*known[100:150]})
+            wait_until(lambda: found.stats()["paused"] == 1)
+            assert {each.value() for each in got} == {*known[:150]}
+            wait_until(lambda: found.stats()["refused"] == 1)
+            registry.is_up = True
+            put(producer, known[150:] + new[50:], None)
+            got += payloads_of(consumer, {*known[150:], *new})
+            wait_until(lambda: found.stats()["lag"] == 0)
+            assert Counter(each.value() for each in got) == Counter([*known, *new])
+            assert (found.stats()["refused"], found.stats()["paused"]) == (1, 0)
+            (letter,) = payloads_of(dead, {b"bad"})
+            reason = dict(letter.headers())["dead-letter-reason"]
+            assert reason.startswith(b"InvalidValueError: the value must begin with a zero byte")
+
+
+def test_a_value_of_arrow_has_many_messages_and_is_given_up_as_a_whole(cluster):
+    producer, port = cluster
+    producer.list_topics("dead", timeout=10)
+
+    def stream(tags, **more):
+        table = pa.table({"tags": tags, "payload": [str(number) for number in range(len(tags))], **more})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return sink.getvalue().to_pybytes()
+
+    # Of the second message, an attribute is too great
+    wrong = stream([["a"], ["a"]], n=pa.array([1, 2**64 - 1], pa.uint64()))
+    put(producer, [wrong, b"ARROW", stream([["a"], ["b"], ["a", "b"]] * 100)], None)
+    with gateway(port, form="arrow", dead_letter_topic="dead") as found, reader(port, "out", "dead") as consumer:
+        sent = {b"%d" % number for number in range(300) if number % 3 != 1}
+        got = payloads_of(consumer, {*sent, wrong, b"ARROW"})
+        assert Counter(each.value() for each in got) == Counter([*sent, wrong, b"ARROW"])
+        counts = found.stats()
+        assert (counts["matched"], counts["unmatched"], counts["sent"]) == (200, 100, 200)
+        assert (counts["refused"], counts["dead_letters"], counts["waiting"]) == (3, 2, 0)
 
 
 @pytest.mark.slow

@@ -177,7 +177,7 @@ class Reading:
         elif command == "publish":
             messages = hub.messages_of(batch)
             assert messages.nbytes >= 0
-            assert len(index.match_many(messages.drop_columns(hub._OWN))) == len(batch)
+            assert len(index.match_many(messages.drop_columns(hub.OWN))) == len(batch)
         elif command == "add":
             index.add_subscriptions(pa.Table.from_batches([batch]))
         elif command == "move" and sorted(batch.schema.names) == ["client", "lat", "lon"]:

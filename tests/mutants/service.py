@@ -74,8 +74,20 @@ broker/gateway.py: tests/broker/test_gateway_messages.py
 -            self._release(members, acknowledge=False)
 +            self._release(members)
 # gateways: a bad message takes the others of its part with it
--            for some in (rows[:middle], rows[middle:]):
+-            for some in (rows.part(0, middle), rows.part(middle, len(rows))):
 +            for some in (self._give_up(members, error) or ()):
+# kafka: messages whose schema the registry cannot give now are dead letters
+broker/kafka_values.py: tests/broker/test_kafka_values.py
+-                away.add(begin)
++                pass
+# kafka: a number that the registry does not know holds messages up
+broker/schemas.py: tests/broker/test_kafka_values.py
+-        if error.code == 404 and code in _NOT_THERE:
++        if code is None:
+# kafka: columns of objects take other fields
+broker/kafka_values.py: tests/broker/test_kafka_values.py
+-        if {*map(type, objects)} - {dict} or set().union(*objects) - _KNOWN:
++        if {*map(type, objects)} - {dict}:
 # http: every token may do everything
 broker/http/app.py: tests/broker/test_http_security.py
 -            taken.as_(route.role, name)
