@@ -286,17 +286,17 @@ class KafkaGateway(Gateway):
         """What the round's answers notify of, without messages that have expired."""
         for rows, answers in self._round.answers:
             if answers is not None:
-                lengths = lengths_of(answers)
-                keys = answers.flatten().cast(pa.large_string()).to_pylist()
-                yield from self._notifications(rows, np.repeat(np.arange(len(rows)), lengths).tolist(), keys)
+                places = np.repeat(np.arange(len(rows)), lengths_of(answers)).tolist()
+                yield from self._notifications(rows, places, answers.flatten())
 
-    def _notifications(self, rows: Rows, places: Sequence[int], keys: Sequence[str]) -> Iterable[Outgoing]:
+    def _notifications(self, rows: Rows, places: Sequence[int], given: pa.Array) -> Iterable[Outgoing]:
         """A notification for each key, each of the message at a place."""
         topic, payloads, are_events = self.options.notifications, rows.payloads, self.options.form == "cloudevents"
+        keys = given.cast(pa.large_string()).to_pylist()
         if rows.until is None and not are_events and not any(rows.ids):
             return zip(repeat(topic), map(payloads.__getitem__, places), keys, repeat(None))
         found, steady, headers, last = list[Outgoing](), self.sessions.steady(), None, -1
-        for place, key in zip(places, keys, strict=True):
+        for place, key, own in zip(places, keys, given.to_pylist() if are_events else keys, strict=True):
             until, payload = None if rows.until is None else rows.until[place], payloads[place]
             if until is not None and until <= steady:
                 continue
@@ -304,7 +304,7 @@ class KafkaGateway(Gateway):
                 left = None if until is None else (until - steady) / 1e6
                 headers, last = headers_of(rows.ids[place], left, STRUCTURED if are_events else None), place
             if are_events:
-                payload = notification(payload, [key], f"{self.options.messages}-{key}", self.options.session)
+                payload = notification(payload, [own], f"{self.options.messages}-{key}", self.options.session)
             found.append((topic, payload, key, headers))
         return found
 

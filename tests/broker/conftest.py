@@ -1,4 +1,4 @@
-"""Brokers of both kinds, for tests of gateways: each test has its own, which starts in some hundredths of a second."""
+"""Brokers of all kinds, for tests of gateways: each test has its own, which starts in some hundredths of a second."""
 
 import contextlib
 import gc

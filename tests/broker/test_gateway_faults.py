@@ -24,8 +24,11 @@ pytestmark = pytest.mark.slow
 MQTT, NATS = (pytest.mark.parametrize("side", [name], indirect=True) for name in ("mqtt", "nats"))
 #: Where a gateway of each kind meets the same trouble in either way
 CROSSED = pytest.mark.parametrize(
-    ("side", "guarantee"), [("mqtt", "at_least_once"), ("nats", "at_most_once")], indirect=["side"]
+    ("side", "guarantee"),
+    [("mqtt", "at_least_once"), ("nats", "at_most_once"), ("kafka", "exactly_once")],
+    indirect=["side"],
 )
+EVERY = pytest.mark.parametrize("side", ["mqtt", "nats", "kafka"], indirect=True)
 #: What is not read, has no UTF-8, and what the hub refuses; `test_gateway_messages.py` has more
 POISON = [[("attribute:x", "[" * 2_000)], [("tags", '["\\ud800"]')], [("lon", "1")], [("channel", "unknown")]]
 
@@ -54,11 +57,12 @@ def test_what_cannot_be_read_is_given_up_alone(side, broker, dead, guarantee):
         assert [found.counts[name] for name in names] == [len(POISON), 0, len(POISON), 0, 1]
     assert sorted(letters(dead)) == [b"bad %d" % row for row in range(len(POISON))]
     for each in letters_in(dead):
-        topic = side.separator.join(("in", "a", "b"))
-        assert (each["way"], each["gateway"], each["topic"], bool(each["reason"])) == ("in", side.name, topic, True)
+        place = ("in", side.name, side.place)
+        assert (each["way"], each["gateway"], each["topic"], bool(each["reason"])) == (*place, True)
     assert stat.S_IMODE(dead.stat().st_mode) == 0o600
 
 
+@EVERY
 def test_a_burst_that_is_too_large_in_sum_is_handed_over_in_parts(side, broker, dead):
     """As is one that finds the hub full, also where the hub drops messages."""
     hub = HubOptions(max_waiting=16, max_waiting_bytes=20_000, when_busy="drop")
@@ -110,6 +114,7 @@ def test_what_ends_connections_again_and_again_is_given_up(side, broker, proxy, 
     assert letters(dead) == [b"fatal"] * 2
 
 
+@EVERY
 def test_dead_letters_that_cannot_be_written_hold_up_nothing(side, broker, dead):
     dead.mkdir()
     with between(side, broker, dead_letters=str(dead)) as found:

@@ -1,4 +1,4 @@
-"""Both kinds of gateways with their brokers and plain clients, alike for tests of what holds for both."""
+"""All kinds of gateways with their brokers and plain clients, alike for tests of what holds for both."""
 
 import asyncio
 import base64
@@ -10,8 +10,9 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import confluent_kafka
 import nats
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
@@ -21,12 +22,14 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from support.agreement import loaded
 from support.brokers import Server, mosquitto, nats_server
 from support.certificates import Authority
+from support.kafka_cluster import Cluster
 from support.waiting import wait_until
 
 from tagmatch import TagMatch
-from tagmatch.broker.config import HUB_DEFAULTS, HubOptions, MqttOptions, NatsOptions
+from tagmatch.broker.config import HUB_DEFAULTS, KAFKA, HubOptions, KafkaOptions, MqttOptions, NatsOptions
 from tagmatch.broker.gateway import Gateway
 from tagmatch.broker.hub import Hub
+from tagmatch.broker.kafka import KafkaGateway
 from tagmatch.broker.mqtt import MqttGateway
 from tagmatch.broker.nats import NatsGateway
 from tagmatch.broker.sessions import Sessions
@@ -97,16 +100,21 @@ class Side:
     small: str
     kind: type[Any]
     too_large = 20_000
+    #: Further options of its gateways
+    more: ClassVar[dict[str, Any]] = {}
     #: Starts a broker in a folder, with more lines of its configuration
     start: Callable[..., Server]
     gateways: tuple[Any, Any]
+    #: Where clients publish; and whether notifications of messages of this broker go through the gateway's session
+    place, by_session = "", True
 
     def client(self, port: int, secured: Secured | None = None) -> Any:
         return closing(self.kind(port, secured))
 
     def gateway(self, tm: TagMatch[Any], hub: Hub, sessions: Sessions, port: int, **options: Any) -> Gateway:
-        places = {"messages": f"in{self.separator}{self.every}", "notifications": "out", "control": "control"}
-        own = {"port": port, **places, "retry_first": 0.05, "retry_most": 0.2, **options}
+        messages = f"in{self.separator}{self.every}" if self.every else self.place
+        places = {"messages": messages, "notifications": "out", "control": "control"}
+        own = {"port": port, **places, "retry_first": 0.05, "retry_most": 0.2, **self.more, **options}
         return self.gateways[0](tm, hub, sessions, self.gateways[1](**own))
 
 
@@ -181,6 +189,7 @@ class _MqttClient(Client):
 class _MqttSide(Side):
     name, separator, every, keeps, small = "mqtt", "/", "#", True, "max_packet_size 20000"
     kind, start, gateways = _MqttClient, staticmethod(mosquitto), (MqttGateway, MqttOptions)
+    place = "in/a/b"
 
     def secured(self, with_: Secured) -> str:
         salt = b"twelve bytes"
@@ -257,13 +266,86 @@ class _NatsClient(Client):
 class _NatsSide(Side):
     name, separator, every, keeps, small = "nats", ".", ">", False, "max_payload: 20000"
     kind, start, gateways = _NatsClient, staticmethod(nats_server), (NatsGateway, NatsOptions)
+    place = "in.a.b"
 
     def secured(self, with_: Secured) -> str:
         files = f'cert_file: "{with_.folder}/server.pem", key_file: "{with_.folder}/server.key"'
         return f"tls {{ {files} }}\nauthorization {{ user: ana, password: {with_.password} }}\n"
 
 
-SIDES: dict[str, Any] = {"mqtt": _MqttSide(), "nats": _NatsSide()}
+# -- Kafka -------------------------------------------------------------------------------------------------------------
+
+
+class _KafkaClient(Client):
+    """Reads in a separate thread; the key of a notification is the last level of its topic, as elsewhere."""
+
+    def __init__(self, port: int, secured: Secured | None) -> None:
+        super().__init__()
+        assert secured is None
+        servers = {"bootstrap.servers": f"127.0.0.1:{port}"}
+        self._producer = confluent_kafka.Producer(servers)
+        group = {"group.id": "client", "auto.offset.reset": "earliest", "session.timeout.ms": 6_000}
+        self._consumer = confluent_kafka.Consumer({**servers, **group})
+        self._consumer.subscribe(["out", "answers"])
+        self._answers, self._asked, self._ends = dict[bytes, bytes](), 0, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            for record in self._consumer.consume(1_000, 0.05):
+                found = dict(record.headers() or ())
+                if record.topic() == "answers":
+                    self._answers[found["id"]] = record.value()
+                    continue
+                seconds = None if "expires-in" not in found else float(found["expires-in"])
+                topic = f"out/{KAFKA.level((record.key() or b'').decode())}"
+                self.got.append(Came(topic, record.value() or b"", found.get("id"), seconds, "redelivered" in found))
+        self._consumer.close()
+
+    def publish(self, payload: bytes, *properties: tuple[str, str], expires: Any = None, own_id: Any = None) -> None:
+        given = {"expires-in": expires, "id": own_id}
+        self.publish_to(
+            "in", payload, [*properties, *((name, each) for name, each in given.items() if each is not None)]
+        )
+
+    def publish_to(self, topic: str, payload: bytes, headers: Any = ()) -> None:
+        pairs = headers.items() if isinstance(headers, dict) else headers
+        self._producer.produce(
+            topic, payload, headers=[(name, each if isinstance(each, bytes) else str(each)) for name, each in pairs]
+        )
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        self._asked += 1
+        number = b"%d" % self._asked
+        self.publish_to("control", json.dumps(request).encode(), {"reply-to": "answers", "id": number})
+        wait_until(lambda: number in self._answers)
+        return json.loads(self._answers[number])
+
+    def wait_for_acknowledgements(self, seconds: float = 60) -> None:
+        assert self._producer.flush(seconds) == 0
+
+    def close(self) -> None:
+        self._ends.set()
+        self._thread.join(60)
+        self._producer.flush(10)
+
+
+@contextmanager
+def _cluster(_folder: Path, _more: str = "") -> Iterator[Cluster]:
+    with closing(Cluster()) as found:
+        for topic in ("in", "out", "control", "answers"):
+            found.topic(topic)
+        yield found
+
+
+class _KafkaSide(Side):
+    name, separator, every, keeps, place, by_session = "kafka", "/", "", True, "in", False
+    kind, start, gateways = _KafkaClient, staticmethod(_cluster), (KafkaGateway, KafkaOptions)
+    more: ClassVar[dict[str, Any]] = {"session_timeout": 6.0}
+
+
+SIDES: dict[str, Any] = {"mqtt": _MqttSide(), "nats": _NatsSide(), "kafka": _KafkaSide()}
 
 
 # -- gateways ----------------------------------------------------------------------------------------------------------

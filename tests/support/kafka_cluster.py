@@ -24,6 +24,7 @@ class Cluster:
         self._handle = ctypes.c_void_p(self._library.rd_kafka_new(0, conf, why, len(why)))
         self._cluster = ctypes.c_void_p(self._library.rd_kafka_mock_cluster_new(self._handle, 3))
         self.servers = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
+        self.port = int(self.servers.partition(",")[0].rpartition(":")[2])
 
     def topic(self, name: str, partitions: int = 4) -> None:
         assert self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 3) == 0
