@@ -177,10 +177,9 @@ class HttpCall(Call):
         if (room := self.connection.may_write) is not None:
             self.until = time.monotonic() + UNREAD_S
             await room
-            self.until = None
 
     def _write(self, data: bytes) -> None:
-        transport = self.connection.transport
+        transport, self.until = self.connection.transport, None  # also of a client whose answered stream is silent
         if transport.is_closing():
             raise GoneError
         transport.write(data)

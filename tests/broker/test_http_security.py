@@ -293,6 +293,15 @@ def test_slow_clients_are_cut(monkeypatch):
         assert client.ask("POST", "/match", MESSAGE)[2] == {"keys": [1]}
 
 
+def test_a_stream_whose_client_has_had_an_answer_may_be_silent(monkeypatch):
+    monkeypatch.setattr("tagmatch.broker.http.call.FIRST_S", 0.3)
+    with served() as (service, _), contextlib.ExitStack() as stack:
+        raw = held(service, stack)
+        time.sleep(1)
+        raw.sendall(b"0\r\n\r\n")
+        assert raw.recv(100).endswith(b"0\r\n\r\n")
+
+
 def test_a_token_that_expires_ends_its_stream(monkeypatch):
     with served((*USERS, VALID)) as (service, _), contextlib.ExitStack() as stack:
         raw = held(service, stack, "token-early")
