@@ -77,14 +77,14 @@ def _values(name: str) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def _row(reference: str) -> dict[str, float]:
-    """Values by place of a reference to a system, or to one of its places."""
+    """Values by place of a reference to a system; of one to a place, its value, which holds at any."""
     begin, _, rest = reference.partition(" > ")
     whole = f"{_record()['panels'].get(begin, begin)} > {rest}".split(" > ")
     name, panel, system, at = (whole + [""] * 3)[:4]
     found = _values(name).get((panel, system))
     if found is None or (at and at not in found):
         raise TagMatchError(f"{reference!r} is not in bench/results: there is {sorted(found or _values(name))}")
-    return {at: found[at]} if at else found
+    return {"": found[at]} if at else found
 
 
 def _text(reference: str, at: str | None = None) -> str:
@@ -96,7 +96,7 @@ def _text(reference: str, at: str | None = None) -> str:
         row = _row(each)
         if at is None and len(row) != 1:
             raise TagMatchError(f"{each!r} names no place, and has several: {sorted(row)}")
-        values.append(next(iter(row.values())) if len(row) == 1 else row.get(at or ""))
+        values.append(next(iter(row.values())) if at is None else row.get("", row.get(at)))
     if None in values:
         return ""
     value = values[0] / values[1] if bottom else values[0] / _SCALES.get(scale, 1)  # type: ignore[operator]

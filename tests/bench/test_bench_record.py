@@ -42,3 +42,14 @@ def test_commands(monkeypatch: pytest.MonkeyPatch) -> None:
         done = CliRunner().invoke(app, words)
         assert (done.exit_code, done.output) == (0, "page.md has new numbers\n"), done.exception
         assert measured == expected
+
+
+def test_a_value_stands_at_its_own_place_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that was measured at one place leaves the other columns of a table empty."""
+    wanted = (
+        "| share | 10 % | 100 % |\n| CPU | {h200-paper/paper-scale > match > tagmatch, balanced} |\n| GPU | {gpu} |"
+    )
+    monkeypatch.setattr(record, "tables", lambda: {"some": wanted.replace("gpu", "scale > tagmatch, rarest, GPU")})
+    *_, cpu, gpu = record.table("some").splitlines()
+    assert cpu.split("|")[2].strip() == ""
+    assert all(cell.strip() for cell in [cpu.split("|")[3], *gpu.split("|")[2:4]])

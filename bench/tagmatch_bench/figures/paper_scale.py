@@ -198,8 +198,6 @@ class _Steps:
             numbers are those of the workload's sets, but which users they are is drawn for each set alone, and the
             keys take the place of the one key in a built index: 10 billion changes would not fit the machine. A build
             is `add_sets` and `consolidate` from files; *Algorithm 1 alone* begins with signatures.""",
-            folder=self._sizes.folder,
-            shares=self._sizes.shares,
         )
 
     def _generate(self, result: Result) -> None:
