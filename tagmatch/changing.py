@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +50,7 @@ from tagmatch.partitioner.consolidation import (
 from tagmatch.partitioner.local import Changes
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.devices import Part, matcher_of, parts_for
+from tagmatch.pipeline.one import AnswersOne
 from tagmatch.pipeline.segment import Matcher
 
 #: Gets the staged changes, and may raise an error
@@ -276,10 +277,14 @@ _LOOK_S = 1.0
 _REST_S, _REST_RATIO = 1.0, 3
 
 
-class HasOne(Protocol):
-    """Of what answers, what answers single messages; `None` if that is not known."""
+class Ready:
+    """What answers single messages now; of one type for all keys and for some, which Python so reads soonest."""
 
-    one: Any
+    __slots__ = ("__weakref__", "one")
+
+    def __init__(self) -> None:
+        #: `None` if that is not known, or files are to be looked at first
+        self.one: AnswersOne | None = None
 
 
 class Answering(NamedTuple):
@@ -310,7 +315,8 @@ class Changing:
     ) -> None:
         self._location, self._staging, self._keep = location, staging, keep
         self.layout_options, self._options, self._clients = layout_options, options, clients
-        self._told: weakref.WeakSet[HasOne] = weakref.WeakSet()
+        self.ready = Ready()
+        self._told: weakref.WeakSet[Ready] = weakref.WeakSet()
         self._telling = threading.Lock()
         self.became = ChangeCounts()  # the results of all changes so far
         # Of the snapshots of the index on disk, those that are contained in the one in memory
@@ -337,15 +343,14 @@ class Changing:
 
     def _answer_from(self, answering: Answering | None) -> None:
         self._answering = answering
-        #: What answers single messages, of tables that are in memory, without files to look at
-        self.one = None if answering is None or answering.snapshot.is_mapped else answering.matcher.one_query
+        self.ready.one = None if answering is None or answering.snapshot.is_mapped else answering.matcher.one_query
         with self._telling:
             told = [*self._told]
         for each in told:
             each.one = None
 
-    def tell(self, each: HasOne) -> None:
-        """Take `one` from an object whenever something else answers here, as long as the object is there."""
+    def tell(self, each: Ready) -> None:
+        """Take `one` from it whenever something else answers here, as long as it is there."""
         with self._telling:
             self._told.add(each)
 

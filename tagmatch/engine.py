@@ -135,6 +135,13 @@ def _raise_interrupt(error: SystemError) -> None:
 class LocalEngine:
     """An index of this process, its changes, and the pipeline that answers from it; `Index` says what methods do."""
 
+    # What `only` copies has these where others have them, and Python reads them as soon
+    __slots__ = (
+        "__weakref__", "_counts_at", "_files", "_finalizer", "_is_declaring", "_is_indexed", "_key_type", "_location",
+        "_options", "_pipeline", "_positions_saved", "_rankings", "_readers", "_reading", "_ready", "_rights",
+        "_saving", "_staging", "_warning", "changing", "clients", "only",
+    )  # fmt: skip
+
     def __init__(
         self,
         location: Repository | None,
@@ -165,6 +172,7 @@ class LocalEngine:
         )
         # What reads: of all keys, or, of an engine that `only` returns, of some
         self._reading: Changing | Restricted = self.changing
+        self._ready = self.changing.ready
         self._restrict()
         self._rights: Rights | None = None  # What may be changed; `None`: everything
         self._pipeline, self._rankings = Pipeline(options), Rankings()
@@ -432,7 +440,7 @@ class LocalEngine:
             if place is not NOWHERE:
                 return self._matched(self._asking(tags, attributes, place), unique=unique)
             given = NO_ATTRIBUTES if attributes is None else self._packed(attributes)
-            one = self._reading.one or self._reading.answering.matcher.one_query
+            one = self._ready.one or self._reading.answering.matcher.one_query
             if one is not None and (found := one.enter(tags, unique, self._counts_at, given)) is not None:
                 return found
             matcher = self._reading.answering.matcher
@@ -557,7 +565,7 @@ class LocalEngine:
     def _entered(self, tags: Iterable[str], attributes: object, unique: bool) -> Any:
         """The keys of a message by the shortest way, as in `match`; `None` if it is too long for that."""
         packed_as = NO_ATTRIBUTES if attributes is None else self._packed(attributes)
-        one = self._reading.one or self._reading.answering.matcher.one_query
+        one = self._ready.one or self._reading.answering.matcher.one_query
         return None if one is None else one.enter(tags, unique, self._counts_at, packed_as)
 
     @_interrupted_plainly
@@ -795,6 +803,7 @@ def _only(whole: weakref.ref[LocalEngine], expression: object) -> LocalEngine:
     own = copy(engine)
     test = DataTest(expression, engine.schema())
     own._reading = Restricted(engine._reading, test, engine._options, engine.clients)
+    own._ready = own._reading.ready
     own._rankings = Rankings()
     own._restrict()
     return own

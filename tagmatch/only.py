@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.background import renew_in_forks
-from tagmatch.changing import Answering, Changing, Check, HasOne
+from tagmatch.changing import Answering, Changing, Check, Ready
 from tagmatch.model import clock
 from tagmatch.model.arrays import BoolArray, I64Array, Strings
 from tagmatch.model.arrow import from_strings
@@ -52,7 +52,6 @@ from tagmatch.partitioner.choosing import Chosen, chosen_of
 from tagmatch.partitioner.consolidation import StagedChanges, consolidated
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.devices import matcher_of, parts_for
-from tagmatch.pipeline.one import AnswersOne
 from tagmatch.pipeline.segment import ids_of
 
 # Messages of a packet
@@ -224,8 +223,8 @@ class Restricted:
     def __init__(self, whole: Changing | Restricted, test: DataTest, options: MatchOptions, clients: Clients) -> None:
         self._whole, self.test, self._options, self._clients = whole, test, options, clients
         #: As `Changing` has it, if something asked and nothing has changed since
-        self.one: AnswersOne | None = None
-        whole.tell(self)
+        self.ready = Ready()
+        whole.tell(self.ready)
         self._lock = threading.Lock()
         renew_in_forks(self, "_lock")
         self._known: tuple[Answering | None, Answering | None, list[Chosen]] = (None, None, [])
@@ -236,7 +235,7 @@ class Restricted:
         whole, (of, known, _) = self._whole.answering, self._known
         return known if of is whole and known is not None else self._of(whole)
 
-    def tell(self, each: HasOne) -> None:
+    def tell(self, each: Ready) -> None:
         """As `Changing` has it."""
         self._whole.tell(each)
 
@@ -269,9 +268,9 @@ class Restricted:
             parts = parts_for(snapshot, self._options, earlier, self._clients)
             known = Answering(snapshot, parts, matcher_of(parts))
             self._known = (whole, known, chosen)
-            self.one = known.matcher.one_query if self._whole.one is not None else None
+            self.ready.one = known.matcher.one_query if self._whole.ready.one is not None else None
             if self._whole.held is not whole:
-                self.one = None
+                self.ready.one = None
             return known
 
     def _choose(self, segment: Segment) -> BoolArray:

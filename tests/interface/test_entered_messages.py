@@ -43,7 +43,7 @@ def views(tags: list[str]) -> Any:
 def returned(tm: TagMatch[Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What compiled code returns for messages since: `None` where others answer them."""
     seen: list[Any] = []
-    query: Any = tm._engine.changing.one
+    query: Any = tm._engine.changing.ready.one
     tm.match(["a"])
     function = query.enter
     assert type(function) is type(len)
