@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, IntArray, Strings, U64Array, UIntArray
+from tagmatch.model.arrow import from_strings
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.model.tables import KeyTable, Segment
@@ -58,6 +59,12 @@ def keys_at(names: Strings | None, numbers: IntArray | UIntArray) -> Keys:
         return gather_strings(names, numbers.astype(np.uint32))
     keys: U64Array = numbers.astype(np.uint64)
     return keys
+
+
+def listed(keys: Keys) -> list[Any]:
+    """The keys as Python has them."""
+    every: list[Any] = from_strings(keys).to_pylist() if isinstance(keys, Strings) else keys.tolist()
+    return every
 
 
 def some_keys(keys: Keys, places: I64Array) -> Keys:

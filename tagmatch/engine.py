@@ -24,12 +24,12 @@ from tagmatch.contents import absent_text, every_set, explained, missing_text, p
 from tagmatch.highlights import KeyPlaces, lists_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U8Array, U64Array, give_back
-from tagmatch.model.arrow import from_strings
 from tagmatch.model.asked import AskedRows
 from tagmatch.model.change_counts import DELETE, PUT, ChangeCounts
 from tagmatch.model.clock import expiry_time
 from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_list
 from tagmatch.model.data_types import data_schema
+from tagmatch.model.directory import listed
 from tagmatch.model.errors import (
     ClosedError,
     IndexChangedError,
@@ -349,7 +349,7 @@ class LocalEngine:
         """A check that also asks a condition for the record of the one key that is changed."""
         if condition is None:
             return right
-        (key,) = dict.fromkeys(from_strings(keys).to_pylist() if isinstance(keys, Strings) else keys.tolist())
+        (key,) = dict.fromkeys(listed(keys))
 
         def check(staged: StagedChanges) -> None:
             if right is not None:

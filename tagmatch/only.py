@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +17,11 @@ from tagmatch.background import renew_in_forks
 from tagmatch.changing import Answering, Changing, Check, Ready
 from tagmatch.model import clock
 from tagmatch.model.arrays import BoolArray, I64Array, Strings
-from tagmatch.model.arrow import from_strings
 from tagmatch.model.asked import DATA, AskedRows
 from tagmatch.model.change_counts import DELETE, REMOVE
 from tagmatch.model.columns import rows_of_tags
 from tagmatch.model.data_types import Schema, text_of_type, unknown_column
-from tagmatch.model.directory import Keys, found_in, keys_at, some_keys
+from tagmatch.model.directory import Keys, found_in, keys_at, listed, some_keys
 from tagmatch.model.errors import AccessError, FilterError, InvalidTypeError
 from tagmatch.model.input.messages import queries_in
 from tagmatch.model.layouts import empty_segment
@@ -312,8 +310,8 @@ class Rights:
         changes = staged.of_keys(keys).changes()
         added = changes.keys[(changes.kinds != REMOVE) & (changes.kinds != DELETE)]
         given = keys_at(changes.names if isinstance(keys, Strings) else None, added)
-        known = {each for part in own for each in _listed(part)}
-        return any(each not in known for each in _listed(given))
+        known = {each for part in own for each in listed(part)}
+        return any(each not in known for each in listed(given))
 
     def _hold(self, records: I64Array | None, table: pa.Table | None) -> BoolArray:
         """Whether the data of keys satisfies the test: their rows of a table, -1 for no data; `None`: none has any."""
@@ -321,8 +319,3 @@ class Rights:
             return np.array([self._test.of_nothing()])
         found: BoolArray = np.append(self._test.of_rows(table), self._test.of_nothing())[records]
         return found
-
-
-def _listed(keys: Keys) -> list[Any]:
-    listed: list[Any] = from_strings(keys).to_pylist() if isinstance(keys, Strings) else keys.tolist()
-    return listed

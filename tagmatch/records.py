@@ -6,7 +6,6 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,7 +18,7 @@ from tagmatch.model.arrays import Strings
 from tagmatch.model.arrow import from_strings, plain_array, to_strings
 from tagmatch.model.asked import DATA, data_of
 from tagmatch.model.data_types import Schema, Value, no_value, some_columns, value_reader, with_columns
-from tagmatch.model.directory import Keys, found_in, keys_at, numbers_of, some_keys
+from tagmatch.model.directory import Keys, found_in, keys_at, listed, numbers_of, some_keys
 from tagmatch.model.errors import IndexCorruptError
 from tagmatch.model.records import Alternative, Record, plain_record
 from tagmatch.model.tables import NEVER, Segment, Snapshot
@@ -67,7 +66,7 @@ def records_of(snapshot: Snapshot, keys: Keys) -> list[Record[Any] | None]:
                     given = _AsGiven(*(row.pop(name) for name in _AsGiven._fields))
                     data = {name.removeprefix(DATA): value for name, value in row.items() if value is not None}
                     put[place] = given, data
-    named = _listed(keys)
+    named = listed(keys)
     return [_record(key, stored[place], put.get(place)) if place in stored else None for place, key in enumerate(named)]
 
 
@@ -81,6 +80,23 @@ class _AsGiven(NamedTuple):
 
 
 _NOTHING_GIVEN = _AsGiven(None, None, None, 0)
+
+
+class _Tags(dict[int, str]):
+    """Tags of a segment by their ranks, as Python has them: few are in most sets.
+
+    A cache that knows which was asked for last would touch three more for each.
+    """
+
+    def __init__(self, tags: Strings) -> None:
+        super().__init__()
+        self._ends, self._text = tags.offsets.data, tags.data.data
+
+    def __missing__(self, rank: int) -> str:
+        if len(self) >= _TAGS_KEPT:
+            self.clear()
+        tag = self[rank] = str(self._text[self._ends[rank] : self._ends[rank + 1]], "utf-8")
+        return tag
 
 
 class Reader:
@@ -97,9 +113,7 @@ class Reader:
         self._deleted = None if deletions is None else deletions.bits.data
         self._times = None if table.expires is None else table.expires.data
         self._ends, self._ranks = segment.tagsets.ranks.offsets.data, segment.tagsets.ranks.values.data
-        tag_ends, text = tags.offsets.data, tags.data.data
-        # Few tags are in most sets
-        self._tag = lru_cache(_TAGS_KEPT)(lambda rank: str(text[tag_ends[rank] : tag_ends[rank + 1]], "utf-8"))
+        self._tag = _Tags(tags).__getitem__
         self._names = None if table.names is None else (table.names.offsets.data, table.names.data.data)
         self._numbers, self._data = None, list[tuple[str, Value]]()
         self._tags_given: Value = no_value
@@ -122,7 +136,7 @@ class Reader:
             row = place = self._places[at]
             at += 1
             if self._more:  # each row has a key
-                row = bisect_right(self._offsets, place, max(0, place - self._more)) - 1
+                row = bisect_right(self._offsets, place, place - self._more if place > self._more else 0) - 1
             if deleted is None or not deleted[row >> 3] >> (row & 7) & 1:
                 has_some = True
                 tags = [*map(self._tag, self._ranks[ends[row] : ends[row + 1]])]
@@ -134,9 +148,12 @@ class Reader:
             row = bisect_left(numbers, key)
             if row == len(numbers) or numbers[row] != key:
                 return None
-        own_tags = self._tags_given(row)
+        own_tags, data = self._tags_given(row), {}
         given = _NOTHING_GIVEN if own_tags is None else _AsGiven(own_tags, *(value(row) for value in self._given))
-        return given, {name: own for name, value in self._data if (own := value(row)) is not None}
+        for name, value in self._data:  # a comprehension is one more call
+            if (own := value(row)) is not None:
+                data[name] = own
+        return given, data
 
     def _number_of(self, name: bytes) -> int:
         """The number of a key that is a string; -1 if it has none."""
@@ -228,11 +245,6 @@ def _time(expires: int) -> datetime | None:
         raise IndexCorruptError(f"a key expires {expires} µs after 1970, which is beyond the year 9999") from None
 
 
-def _listed(keys: Keys) -> list[Any]:
-    listed: list[Any] = from_strings(keys).to_pylist() if isinstance(keys, Strings) else keys.tolist()
-    return listed
-
-
 def have_sets(snapshot: Snapshot, keys: Keys) -> bool:
     """Whether each of some keys has a set."""
     found = [found_in(segment, keys).wanted for segment in snapshot.segments]
@@ -292,7 +304,7 @@ def records_after(
             last = min(first + at_once, len(every))
             while first < last < len(every) and every[last] == every[last - 1]:
                 last += 1
-            some = _listed(keys_at(names, np.unique(every[first:last])))
+            some = listed(keys_at(names, np.unique(every[first:last])))
             found.update(some)
             if last < len(every):
                 ends.append(some[-1])
@@ -336,4 +348,4 @@ def _place_behind(keys: Any, names: Strings | None, after: int | str, *, or_at: 
 def listed_keys(snapshot: Snapshot) -> Iterator[Any]:
     """All keys, each once."""
     for keys in every_key(snapshot):
-        yield from _listed(keys)
+        yield from listed(keys)

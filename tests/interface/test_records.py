@@ -241,3 +241,15 @@ def test_columns_of_data_that_cannot_be_used_say_why(column, values, said):
         table = pa.table({"key": pa.array([1], pa.uint64()), "tags": [["a"]], column: values})
         with pytest.raises((InvalidValueError, InvalidTypeError), match=said):
             tm.put_many(table)
+
+
+def test_more_tags_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tags that were read are kept up to a number, and then read again."""
+    monkeypatch.setattr("tagmatch.records._TAGS_KEPT", 2)
+    with TagMatch(device="cpu") as tm:
+        tm.add_sets([[f"a{key}", f"b{key}", f"c{key}"] for key in range(5)], range(5))
+        tm.consolidate()
+        for key in (0, 1, 2, 3, 4, 0, 4, 2):
+            assert tm.get(key).tags == {f"a{key}", f"b{key}", f"c{key}"}  # type: ignore[union-attr]
+        (reader,) = tm._engine._readers[1]
+        assert len(reader._tag.__self__) <= 2  # type: ignore[attr-defined]
