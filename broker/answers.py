@@ -602,7 +602,7 @@ class Counting(Matching):
         column = self._given["count_by"]
         if column is None:
             return Matching._field(self)
-        ((_, kind),) = some_columns([column], self._call.index._engine.schema()).items()
+        ((_, kind),) = some_columns([column], self._call.index._engine.schema(), "count_by").items()
         return pa.field("counts", count_type(kind))
 
 

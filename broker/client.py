@@ -530,7 +530,7 @@ class RemoteEngine:
         names, by, data = command.get("columns"), command.get("count_by"), None
         if (names is not None or by is not None) and not len(table):  # else the answers have their types
             known = {name: type_named(text) for name, text in self.act("info")["data"].items()}
-            data = some_columns([by] if names is None else names, known)
+            data = some_columns([by], known, "count_by") if names is None else some_columns(names, known)
         if by is not None and data is not None:
             return pa.array([], count_type(data[by]))
         kind = answer_field(wanted, self.key_type, data).type

@@ -111,19 +111,19 @@ def with_columns(schema: Schema, more: Schema, where: str) -> dict[str, pa.DataT
     return {**schema, **more}
 
 
-def unknown_column(name: object, schema: Schema) -> InvalidValueError:
-    """The error for an unknown column of data."""
+def unknown_column(name: object, schema: Schema, what: str = "data") -> InvalidValueError:
+    """The error for an unknown column of data, in an argument."""
     if not schema:
-        return InvalidValueError(f"data: there is no column {shown(name)}: give the columns as data= of TagMatch")
-    return InvalidValueError(f"data: there is no column {shown(name)}{near_match(str(name), [*schema])}")
+        return InvalidValueError(f"{what}: there is no column {shown(name)}: give the columns as data= of TagMatch")
+    return InvalidValueError(f"{what}: there is no column {shown(name)}{near_match(str(name), [*schema])}")
 
 
-def some_columns(names: Iterable[object], schema: Schema) -> dict[str, pa.DataType]:
-    """The types of some columns; InvalidValueError for an unknown column."""
+def some_columns(names: Iterable[object], schema: Schema, what: str = "columns") -> dict[str, pa.DataType]:
+    """The types of some columns, which an argument names; InvalidValueError for an unknown column."""
     found = {}
     for name in names:
         if not isinstance(name, str) or name not in schema:
-            raise unknown_column(name, schema)
+            raise unknown_column(name, schema, what)
         found[name] = schema[name]
     return found
 

@@ -107,10 +107,7 @@ def _asked_order(columns: Iterable[str], order_by: object) -> tuple[str, str]:
         name, way = order_by, "asc"
     name, known = name.strip(), [*columns]
     if name not in known:
-        raise InvalidValueError(
-            f"order_by: the index has no column of data {name[:60]!r}{near_match(name, known)}; "
-            'give one, as in "priority desc"'
-        )
+        raise InvalidValueError(f"order_by: the index has no column of data {name[:60]!r}{near_match(name, known)}")
     return name, "descending" if way.lower() == "desc" else "ascending"
 
 
@@ -183,7 +180,7 @@ class Rankings:
         """The keys by their values in a column; InvalidValueError if there is no such column."""
         if not isinstance(name, str):
             raise InvalidTypeError(f"count_by must be the name of a column of data, not {type(name).__name__}")
-        some_columns([name], schema)
+        some_columns([name], schema, "count_by")
 
         def make() -> Groups:
             encoded = self._column(snapshot, schema, name).dictionary_encode()

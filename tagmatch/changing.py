@@ -283,7 +283,7 @@ class Ready:
     __slots__ = ("__weakref__", "one")
 
     def __init__(self) -> None:
-        #: `None` if that is not known, or files are to be looked at first
+        #: `None` if that is not known, or depends on files, which may have changed
         self.one: AnswersOne | None = None
 
 

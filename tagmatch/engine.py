@@ -98,9 +98,9 @@ _MANY_CHANGES = 100_000
 # Messages whose highlights are made at once
 _HIGHLIGHTED = 1024
 
-#: What answers one message, the message as that takes it alone, if it need not be in a packet, and its parts
 #: What raises an error unless a key may be changed that has this record, or none
 Condition: TypeAlias = Callable[[Record[Any] | None], None]
+#: What answers one message, the message as that takes it alone, if it need not be in a packet, and its parts
 Asking: TypeAlias = tuple[Matcher, Alone | None, tuple[Iterable[str], bytes, bytes]]
 
 P = ParamSpec("P")

@@ -149,7 +149,7 @@ def _check(term: Term, schema: Schema, what: str) -> None:
         raise FilterError(f"{what}: data is not analysed, and has no words to find a phrase in: {_text(term)}")
     for attribute in term.attributes:
         if attribute not in schema:
-            raise unknown_column(attribute, schema)
+            raise unknown_column(attribute, schema, what)
     kind = schema[term.attribute]
     name, own, wanted = name_text(term.attribute), _type_of_values(kind), _wanted_types(term, schema)
     if own is None:

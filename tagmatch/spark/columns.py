@@ -121,7 +121,7 @@ class Answers:
         if best:
             limit_of(asked.limit)
             check_best(schema, asked.order_by, asked.score)
-        equal = tuple(StructField(name, _type_of_data(kind)) for name, kind in some_columns(on, schema).items())
+        equal = tuple(StructField(name, _type_of_data(kind)) for name, kind in some_columns(on, schema, "on").items())
         return replace(asked, on=equal, fields=asked._fields(some_columns(asked.columns, schema)))
 
     def _of_join(self) -> Self:

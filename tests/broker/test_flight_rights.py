@@ -177,7 +177,7 @@ def test_filters_that_cannot_be(tmp_path):
     asked = config((User("u", token, filter='tenannt = "a"'),))
     with (
         TagMatch(device="cpu", data=DATA) as index,
-        pytest.raises(ConfigError, match="of user 'u': data: there is no column 'tenannt'; is 'tenant' meant"),
+        pytest.raises(ConfigError, match="of user 'u': only: there is no column 'tenannt'; is 'tenant' meant"),
         serving(index, asked),
     ):
         pass

@@ -294,7 +294,7 @@ def test_mistakes_of_scores_and_counts(tmp_path):
                 tm.match_best(messages, limit=1, score=score)
         with pytest.raises(InvalidValueError, match="give one of the two"):
             tm.match_best(messages, limit=1, score="size", order_by="size")
-        with pytest.raises(InvalidValueError, match=r"there is no column 'nam'.*name"):
+        with pytest.raises(InvalidValueError, match=r"count_by: there is no column 'nam'.*name"):
             tm.match_counts(messages, count_by="nam")
         with pytest.raises(InvalidTypeError, match="count_by must be the name"):
             tm.match_counts(messages, count_by=5)

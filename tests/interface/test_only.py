@@ -98,7 +98,7 @@ def test_columns_of_each_type(tm, only):
 @pytest.mark.parametrize(
     ("only", "error", "message"),
     [
-        ('texd = "a"', InvalidValueError, "no column 'texd'; is 'text' meant"),
+        ('texd = "a"', InvalidValueError, "only: there is no column 'texd'; is 'text' meant"),
         ('text = "a" and text = "b" and texd = "a"', InvalidValueError, "'texd'"),
         ('small = "a"', InvalidTypeError, "column small is of int8, and no value of it is a text"),
         ('small in {1, "a"}', InvalidTypeError, "column small"),
