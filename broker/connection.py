@@ -21,7 +21,7 @@ from pyarrow import flight
 
 from tagmatch.broker.config_file import check_certificates, check_pair
 from tagmatch.broker.wire import GONE_S, KEEPALIVE_S, error_of_flight, error_of_text, read_json, write_json
-from tagmatch.files.columns import AREA_STRUCTS
+from tagmatch.files.columns import AREA_COLUMN
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import (
     ClosedError,
@@ -38,7 +38,7 @@ FAULTS = (pa.ArrowException, flight.FlightError, OSError)
 #: The columns of a stream of single messages; of one with attributes, packed, or locations; of one with areas, too
 TAGS_ONLY = pa.schema([("tags", pa.list_(pa.string()))])
 WITH_MORE = pa.schema([*TAGS_ONLY, ("attributes", pa.binary()), ("location", pa.list_(pa.list_(pa.float64())))])
-WITH_AREA = pa.schema([*WITH_MORE, ("within", AREA_STRUCTS)])
+WITH_AREA = pa.schema([*WITH_MORE, ("within", AREA_COLUMN)])
 
 _URL = re.compile(r"grpc(\+tls|\+tcp)?://(\[[^\]]+\]|[^:/@?#]+):\d+/?")
 _MOST_ROWS = 4096

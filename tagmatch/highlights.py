@@ -17,9 +17,10 @@ from tagmatch.contents import TAGS, tags_and_tests
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, frozen, offsets_of
 from tagmatch.model.arrow import to_strings
 from tagmatch.model.errors import ResultTooLargeError
-from tagmatch.model.input.places import Locations, locations_of
+from tagmatch.model.input.places import NO_OUTLINES, Locations, locations_of
 from tagmatch.model.input.subscriptions import nears_of
-from tagmatch.model.kernels.sphere import CIRCLE, LOWER, areas_have
+from tagmatch.model.kernels.outlines import Areas, areas_have
+from tagmatch.model.kernels.sphere import CIRCLE
 from tagmatch.model.kernels.tag_table import has_reserved
 from tagmatch.model.tables import Snapshot
 from tagmatch.model.where.constraints import Where
@@ -142,9 +143,8 @@ class _There:
         lons, lats = self.clients.where(keys.to_numpy() if keys.type == pa.uint64() else to_strings(keys))
         nowhere, locations, kept = np.isnan(lons), self.locations, np.ones(len(keys), np.bool_)
         if len(locations.kinds):
-            kinds = locations.kinds[messages]
-            there = areas_have(kinds | LOWER, locations.values[messages], lons, lats, plane=self.plane) & ~nowhere
-            kept &= (kinds == 0) | there
+            there = areas_have(locations.areas, messages, lons, lats, plane=self.plane)
+            kept &= (locations.kinds[messages] == 0) | there
         asked = np.flatnonzero(np.isfinite(metres) & ~np.isnan(locations.lon[messages]))
         owners, lon, lat = locations.every()
         begins = np.searchsorted(owners, np.arange(len(locations) + 1))
@@ -153,8 +153,8 @@ class _There:
         of = np.repeat(np.arange(len(asked)), sizes)
         at = np.arange(len(of)) + (begins[messages[asked]] - np.cumsum(sizes) + sizes)[of]
         around = np.stack([lon[at], lat[at], metres[asked][of], np.zeros(len(of))], axis=1)
-        circles = np.full(len(of), CIRCLE, np.uint8)
-        near = areas_have(circles, around, lons[asked][of], lats[asked][of], plane=self.plane)
+        circles = Areas(np.full(len(of), CIRCLE, np.uint8), around, *NO_OUTLINES)
+        near = areas_have(circles, np.arange(len(of)), lons[asked][of], lats[asked][of], plane=self.plane)
         kept[asked] &= (np.bincount(of[near], minlength=len(asked)) > 0) & ~nowhere[asked]
         return kept
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args, ove
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.options import Missing, Wanted
-from tagmatch.model.where.areas import NOWHERE, Place
+from tagmatch.model.where.areas import NOWHERE, Box, Circle, Place
 from tagmatch.notebook import Explanation, Stats, overview
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tagmatch.model.change_counts import ChangeCounts
     from tagmatch.model.records import Record
     from tagmatch.model.tables import Snapshot
-    from tagmatch.model.where.areas import Area, Box, Circle, Location
+    from tagmatch.model.where.areas import Area, Location
     from tagmatch.reasons import Reasons
 
     #: Type of keys
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         """Keyword arguments of `Index.amatch`."""
 
         location: Location | None
-        within: Circle | Box | None
+        within: Area | str | None
         channel: str | None
         only: str | None
 
@@ -671,7 +671,7 @@ class Index(Generic[K]):
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Circle | Box | None = None,
+        within: Area | str | None = None,
         columns: None = None,
         only: str | None = None,
     ) -> list[K]: ...
@@ -683,7 +683,7 @@ class Index(Generic[K]):
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Circle | Box | None = None,
+        within: Area | str | None = None,
         columns: Sequence[str],
         only: str | None = None,
     ) -> list[dict[str, Any]]: ...
@@ -694,7 +694,7 @@ class Index(Generic[K]):
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Circle | Box | None = None,
+        within: Area | str | None = None,
         columns: Sequence[str] | None = None,
         only: str | None = None,
     ) -> list[K] | list[dict[str, Any]]:
@@ -714,7 +714,7 @@ class Index(Generic[K]):
             with an area is satisfied if that has one of them; a `Near` if the client, whose key the set has, is near
             one. A negated area must have none of them. Without a location, as with an empty list, no area is
             satisfied, and every negated one is.
-        within : Circle or Box, optional
+        within : Circle, Box, Polygon, Corridor or str, optional
             Where the clients must be that the message is for: only keys are given whose client is within this area
             (`move` says where clients are). Where there is no `location`, a `Near` asks for no more.
         columns : sequence of str, optional
@@ -765,7 +765,7 @@ class Index(Generic[K]):
         """
         if columns is not None:
             return self._of(only).match_data(tags, attributes, _place(location, within), _names(columns))
-        place = NOWHERE if location is None and within is None else Place(location, within)
+        place = NOWHERE if location is None and within is None else _place(location, within)
         engine = self._engine
         if only is not None:
             find = engine.only  # Python reads a slot sooner than it calls one
@@ -782,7 +782,7 @@ class Index(Generic[K]):
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Circle | Box | None = None,
+        within: Area | str | None = None,
         only: str | None = None,
     ) -> set[K]:
         """Keys of all stored sets contained in `tags`; arguments and errors as `match`.
@@ -797,7 +797,7 @@ class Index(Generic[K]):
         >>> tm.match(["cat", "fr"]), tm.match_unique(["cat", "fr"])
         ([7, 7], {7})
         """
-        place = NOWHERE if location is None and within is None else Place(location, within)
+        place = NOWHERE if location is None and within is None else _place(location, within)
         engine = self._engine
         if only is not None:
             find = engine.only  # Python reads a slot sooner than it calls one
@@ -829,7 +829,7 @@ class Index(Generic[K]):
             of maps from names to such values has an attribute for each entry: faster for many names, of
             which a message has few. So has a column `attributes` of structs for each field. A column `location` of
             structs with `lon` and `lat` (`x` and `y` on the plane), or of lists of two numbers, says where messages
-            are, or one of lists of these, if they have several places, and a column `within` of structs, as `area` of
+            are, or one of lists of these, if they have several places, and a column `within` as `area` of
             `add_subscriptions`, which clients they are for. `id` is left aside. A name that is nearly one of these
             five, such as `tag` or `Location`, is an error; an attribute of that name goes into `attributes`.
         unique : bool
@@ -886,7 +886,7 @@ class Index(Generic[K]):
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Circle | Box | None = None,
+        within: Area | str | None = None,
         unique: bool = False,
         only: str | None = None,
     ) -> int:
@@ -915,7 +915,7 @@ class Index(Generic[K]):
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Circle | Box | None = None,
+        within: Area | str | None = None,
         only: str | None = None,
     ) -> bool:
         """Whether `match` gives a key; arguments and errors are the same.
@@ -1141,7 +1141,7 @@ class Index(Generic[K]):
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Circle | Box | None = None,
+        within: Area | str | None = None,
         unique: bool = False,
         block: bool = True,
         timeout: float | None = None,
@@ -1235,7 +1235,7 @@ class Index(Generic[K]):
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Circle | Box | None = None,
+        within: Area | str | None = None,
         unique: bool = False,
         channel: str | None = None,
         only: str | None = None,
@@ -1270,7 +1270,7 @@ class Index(Generic[K]):
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Circle | Box | None = None,
+        within: Area | str | None = None,
         key: None = None,
         only: str | None = None,
     ) -> list[tuple[frozenset[str], tuple[K, ...]]]: ...
@@ -1282,7 +1282,7 @@ class Index(Generic[K]):
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Circle | Box | None = None,
+        within: Area | str | None = None,
         key: K,
         only: str | None = None,
     ) -> Reasons: ...
@@ -1293,7 +1293,7 @@ class Index(Generic[K]):
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Circle | Box | None = None,
+        within: Area | str | None = None,
         key: K | None = None,
         only: str | None = None,
     ) -> Any:
@@ -1696,7 +1696,13 @@ class Index(Generic[K]):
 
 
 def _place(location: object, within: object) -> Place:
-    return NOWHERE if location is None and within is None else Place(location, within)
+    if location is None and within is None:
+        return NOWHERE
+    if within is not None and not isinstance(within, Circle | Box):
+        from tagmatch.model.input.places import area_from
+
+        within = area_from(within, "within")
+    return Place(location, within)
 
 
 def _names(columns: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from tagmatch.model.arrays import F64Array, I64Array, Memo, Strings, TagLists, o
 from tagmatch.model.arrow import as_table, from_tag_lists, plain_strings, rows_of, to_strings
 from tagmatch.model.columns import repeated, rows_of_tags, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.input.places import Further, Locations, locations_in, without_locations
+from tagmatch.model.input.places import NO_OUTLINES, Further, Locations, locations_in, without_locations
 from tagmatch.model.input.typed import PARSED, parsed
 from tagmatch.model.input.values import (
     NO_BYTES,
@@ -38,6 +38,7 @@ from tagmatch.model.input.values import (
     value_column,
 )
 from tagmatch.model.kernels.lists import gather_strings
+from tagmatch.model.kernels.outlines import Outlines
 from tagmatch.model.names import MESSAGE_COLUMNS, check_names
 from tagmatch.model.where.values import RESERVED, check_name
 
@@ -436,8 +437,16 @@ def _joined_places(parts: list[Locations]) -> Locations:
     lon, lat, kinds, values = (
         np.concatenate([getattr(each, name) for each in parts]) for name in ("lon", "lat", "kinds", "values")
     )
+    outlines = NO_OUTLINES
+    if any(len(each.outlines.numbers) for each in parts):
+        begins = offsets_of(np.array([len(each.outlines.numbers) for each in parts]))
+        places = [
+            begin + (each.outlines.places if len(each.outlines.places) else np.zeros(len(each), np.int64))
+            for begin, each in zip(begins[:-1], parts, strict=True)
+        ]
+        outlines = Outlines(np.concatenate(places), np.concatenate([each.outlines.numbers for each in parts]))
     if not any(len(each.further.lon) for each in parts):
-        return Locations(lon, lat, kinds, values)
+        return Locations(lon, lat, kinds, values, outlines)
     lengths = np.concatenate([each.further.lengths(len(each)) for each in parts])
     others = (np.concatenate([getattr(each.further, name) for each in parts]) for name in ("lon", "lat"))
-    return Locations(lon, lat, kinds, values, Further.of(lengths, *others))
+    return Locations(lon, lat, kinds, values, outlines, Further.of(lengths, *others))

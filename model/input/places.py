@@ -20,8 +20,8 @@ from tagmatch.model.arrow import plain_array, plain_strings, reject_no_utf8
 from tagmatch.model.columns import arrow_chunks, listed_in, rows_of_tags, shown
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.values import is_list, struct_fields
-from tagmatch.model.kernels.outlines import outline_has_each
-from tagmatch.model.kernels.sphere import BOX, CIRCLE, LOWER, NEAR, areas_have
+from tagmatch.model.kernels.outlines import CORRIDOR, POLYGON, Areas, Outlines, areas_have, prepared
+from tagmatch.model.kernels.sphere import BOX, CIRCLE, LOWER, NEAR
 from tagmatch.model.where.areas import (
     AN_AREA,
     FIELDS,
@@ -31,15 +31,14 @@ from tagmatch.model.where.areas import (
     MAX_LON,
     Area,
     Box,
-    Circle,
     Near,
     check,
     out_of_range,
 )
 from tagmatch.model.where.constraints import Constraint
 from tagmatch.model.where.language import rows_of
-from tagmatch.model.where.outlines import LETTERS, Corridor, Polygon, json_of
-from tagmatch.model.where.tag_columns import MOST_NUMBERS, area_tags
+from tagmatch.model.where.outlines import Corridor, Polygon, json_of
+from tagmatch.model.where.tag_columns import MOST_NUMBERS, area_tags, shapes_of
 from tagmatch.model.where.tested import tested
 from tagmatch.model.where.values import finite_number
 
@@ -51,20 +50,22 @@ _NAMES = {True: ("x", "y"), False: ("lon", "lat")}
 NO_PLACE = b""
 
 _BEGINS_POLYGON = re.compile(r"\s*(multi)?polygon\b", re.IGNORECASE)
-_NUMBERS = struct.Struct("7d")
-#: Bytes of a packed place without further places
+_NUMBERS, _NUMBER = struct.Struct("7d"), struct.Struct("d")
+_OUTLINES = [*map(chr, (POLYGON, CORRIDOR))]
+_NOT_NEAR = "must be a circle, a box, a polygon or a corridor: near(…) is about where a subscriber is"
+#: Bytes of a packed place without further places and without an outline
 ONE_PLACE = _NUMBERS.size
 _NOWHERE, _ANYWHERE = (math.nan, math.nan), (0.0, 0.0, 0.0, 0.0, 0.0)
 _NOWHERE_AT_ALL = _NUMBERS.pack(*_NOWHERE, *_ANYWHERE)
-_CIRCLE, _BOX = map(float, b"cb")
 
 
 def packed_place(location: object, within: object, *, plane: bool) -> bytes:
     """Where one message is, and where the clients are that it is for, as seven doubles; nothing, if it says neither.
 
     These are `lon` and `lat`, NaN if the message has no location; the letter of the area, 0 if it has none; and four
-    numbers of the area (see `Shapes`). Two more follow for each further place. InvalidTypeError, InvalidValueError:
-    they are no two numbers, no circle or box, or out of range.
+    numbers of the area (see `Areas`). Two more follow for each further place, and, if the area is an outline, its
+    numbers, and their count. InvalidTypeError, InvalidValueError: they are no two numbers, no area or `Near`, or out
+    of range.
     """
     if location is None and within is None:
         return NO_PLACE
@@ -72,25 +73,15 @@ def packed_place(location: object, within: object, *, plane: bool) -> bytes:
     further = struct.pack(f"{2 * len(others)}d", *chain.from_iterable(others)) if others else b""
     if within is None:
         return _NUMBERS.pack(*first, *_ANYWHERE) + further
-    area = _checked_area(within, plane=plane)
-    if isinstance(area, Box):
-        return _NUMBERS.pack(*first, _BOX, area.west, area.south, area.east, area.north) + further
-    return _NUMBERS.pack(*first, _CIRCLE, area.lon, area.lat, area.metres, 0.0) + further
-
-
-def _checked_area(within: object, *, plane: bool) -> Circle | Box:
-    """The area that clients must be in; errors (see `packed_place`)."""
     if isinstance(within, Near):
-        raise InvalidTypeError("within must be a Circle or a Box: Near is about where a subscriber is")
-    if isinstance(within, Polygon | Corridor):
-        raise InvalidTypeError(
-            f"within must be a Circle or a Box: clients are not looked for in a {type(within).__name__}"
-        )
+        raise InvalidTypeError(f"within {_NOT_NEAR}")
     try:
         check(within, plane=plane)
     except (InvalidTypeError, InvalidValueError) as error:
         raise type(error)(f"within: {error}") from None
-    return within  # type: ignore[return-value]
+    area = _alone(within, plane=plane)
+    packed = _NUMBERS.pack(*first, area.kinds[0], *area.values[0]) + further
+    return packed + np.append(area.numbers, len(area.numbers)).tobytes() if len(area.numbers) else packed
 
 
 def checked_locations(location: object, *, plane: bool) -> list[tuple[float, float]]:
@@ -152,6 +143,7 @@ class Further(NamedTuple):
 
 
 NO_FURTHER = Further(frozen(np.zeros(0, np.int64)), frozen(np.zeros(0)), frozen(np.zeros(0)))
+NO_OUTLINES = Outlines(frozen(np.zeros(0, np.int64)), frozen(np.zeros(0)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,8 +152,9 @@ class Locations:
 
     lon: F64Array  # NaN where a message has no location
     lat: F64Array
-    kinds: U8Array  # letters of areas (see `Shapes`); 0 where a message has none, empty if none has one
-    values: F64Array  # [n, 4] (see `Shapes`); as long as `kinds`
+    kinds: U8Array  # letters of areas (see `Areas`); 0 where a message has none, empty if none has one
+    values: F64Array  # [n, 4] (see `Areas`); as long as `kinds`
+    outlines: Outlines = NO_OUTLINES  # its places are as many as `kinds`, or none if no area is an outline
     further: Further = NO_FURTHER
 
     def __len__(self) -> int:
@@ -170,7 +163,14 @@ class Locations:
     def part(self, first: int, last: int) -> Locations:
         """Those of messages `first` to `last`."""
         further, some = self.further.part(first, last), slice(first, last)
-        return Locations(self.lon[some], self.lat[some], self.kinds[some], self.values[some], further)
+        outlines = Outlines(self.outlines.places[some], self.outlines.numbers)
+        return Locations(self.lon[some], self.lat[some], self.kinds[some], self.values[some], outlines, further)
+
+    @property
+    def areas(self) -> Areas:
+        """The areas, as kernels take them."""
+        places, numbers = self.outlines
+        return Areas(frozen(self.kinds), frozen(self.values), frozen(places), frozen(numbers))
 
     def every(self) -> tuple[I64Array, F64Array, F64Array]:
         """All places, message after message, NaN for one that has none: of each the message, and both numbers."""
@@ -189,9 +189,17 @@ def locations_in(places: Iterable[bytes]) -> Locations:
     kinds = numbers[:, 2].astype(np.uint8)
     if not kinds.any():
         kinds = kinds[:0]
-    others = np.frombuffer(b"".join(each[ONE_PLACE:] for each in given)).reshape(-1, 2)
-    further = Further.of(np.array([len(each) - ONE_PLACE for each in given]) // 16, *others.T.copy())
-    return Locations(numbers[:, 0].copy(), numbers[:, 1].copy(), kinds, numbers[: len(kinds), 3:].copy(), further)
+    ends, outlines = [*map(len, given)], NO_OUTLINES
+    if ((kinds == POLYGON) | (kinds == CORRIDOR)).any():
+        is_outline = [chr(kind) in _OUTLINES for kind in kinds]
+        counts = [int(_NUMBER.unpack(each[-8:])[0]) if has else 0 for each, has in zip(given, is_outline, strict=True)]
+        ends = [end - 8 * (count + 1) if count else end for end, count in zip(ends, counts, strict=True)]
+        parts = [each[end : end + 8 * count] for each, end, count in zip(given, ends, counts, strict=True)]
+        outlines = Outlines(offsets_of(np.array(counts))[:-1], np.frombuffer(b"".join(parts)))
+    others = np.frombuffer(b"".join(each[ONE_PLACE:end] for each, end in zip(given, ends, strict=True))).reshape(-1, 2)
+    further = Further.of((np.array(ends) - ONE_PLACE) // 16, *others.T.copy())
+    shapes = numbers[: len(kinds), 3:].copy()
+    return Locations(numbers[:, 0].copy(), numbers[:, 1].copy(), kinds, shapes, outlines, further)
 
 
 def locations_of(rows: TagLists, first: int, last: int) -> Locations | None:
@@ -224,11 +232,15 @@ def coordinates(lon: Any, lat: Any, count: int, *, plane: bool) -> tuple[F64Arra
 
 def area_has(area: Any, lon: F64Array, lat: F64Array, *, plane: bool) -> BoolArray:
     """Whether an area, not `Near`, has each of some places."""
+    return areas_have(_alone(area, plane=plane), np.zeros(len(lon), np.int64), lon, lat, plane=plane)
+
+
+def _alone(area: Any, *, plane: bool) -> Areas:
+    """An area, not `Near`, as kernels take it."""
     if isinstance(area, Polygon | Corridor):
-        return outline_has_each(LETTERS[type(area)], *tested(area, plane=plane)[:2], lon, lat, plane=plane)
-    kinds = np.full(len(lon), BOX if isinstance(area, Box) else CIRCLE, np.uint8)
-    numbers = (*astuple(area), 0.0)[:4]
-    return areas_have(kinds, np.tile(numbers, (len(lon), 1)), lon, lat, plane=plane)
+        return tested(area, plane=plane)[0]
+    kinds = np.array([BOX if isinstance(area, Box) else CIRCLE], np.uint8)
+    return Areas(kinds, np.array([(*astuple(area), 0.0)[:4]]), *NO_OUTLINES)
 
 
 def _plain(given: Any, name: str) -> Any:
@@ -249,17 +261,18 @@ def without_locations(
 ) -> tuple[pa.RecordBatch, Locations | None]:
     """A batch without its columns of locations, and these columns read; `None` if it has no such columns.
 
-    A column `location` or `within` that is no struct and no list is an attribute of that name.
+    A column that `is_place_column` says no to is an attribute of that name.
     """
     there = [name for name in (LOCATION, WITHIN) if is_place_column(batch.schema, name)]
     if not there:
         return batch, None
     places = batch.column(LOCATION) if LOCATION in there else pa.nulls(len(batch))
     lon, lat, further = locations_of_rows(places, f"column {LOCATION!r}", plane=plane, first_row=first_row)
-    kinds, values = np.zeros(0, np.uint8), np.zeros((0, 4))
+    kinds, values, outlines = np.zeros(0, np.uint8), np.zeros((0, 4)), NO_OUTLINES
     if WITHIN in there:
-        kinds, values = shapes_in(batch.column(WITHIN), f"column {WITHIN!r}", plane=plane, first_row=first_row)
-    return batch.drop_columns(there), Locations(lon, lat, kinds, values, further)
+        areas = shapes_in(batch.column(WITHIN), f"column {WITHIN!r}", plane=plane, first_row=first_row)
+        kinds, values, outlines = areas.kinds, areas.values, Outlines(areas.places, areas.numbers)
+    return batch.drop_columns(there), Locations(lon, lat, kinds, values, outlines, further)
 
 
 def names_of_places(*, plane: bool) -> tuple[str, str]:
@@ -268,9 +281,13 @@ def names_of_places(*, plane: bool) -> tuple[str, str]:
 
 
 def is_place_column(schema: pa.Schema, name: str) -> bool:
-    """Whether there is a column of this name that says where messages are."""
+    """Whether there is a column of this name that says where messages are: structs or lists, areas also in texts."""
     place = schema.get_field_index(name)
-    return place >= 0 and (pa.types.is_struct(schema.types[place]) or is_list(schema.types[place]))
+    if place < 0:
+        return False
+    kind = schema.types[place]
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_struct(kind) or is_list(kind) or (name == WITHIN and _is_text_or_bytes(kind))
 
 
 def locations_of_rows(
@@ -501,22 +518,42 @@ def area_rows(
 
 def _check_outlines(kind: pa.DataType, name: str) -> None:
     """InvalidTypeError if values of a type can be no areas."""
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-    if not (is_text or is_bytes or is_list(kind) or pa.types.is_struct(kind)):
+    if not (_is_text_or_bytes(kind) or is_list(kind) or pa.types.is_struct(kind)):
         raise InvalidTypeError(
             f"{name} must be texts, WKB, lists of rings, or structs with {', '.join(_AREA_FIELDS)}, not {kind}"
         )
 
 
-def shapes_in(areas: pa.Array, name: str, *, first_row: int = 0, plane: bool) -> tuple[U8Array, F64Array]:
-    """The circles and boxes of rows, as structs, as letters and numbers (`Shapes`); errors (see `area_rows`)."""
-    letters, values = _shapes(areas, name, first_row, plane)
-    near = letters | LOWER == NEAR
+def _is_text_or_bytes(kind: pa.DataType) -> bool:
+    of = pa.types
+    is_text: bool = of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind)
+    is_bytes: bool = of.is_binary(kind) or of.is_large_binary(kind) or of.is_binary_view(kind)
+    return is_text or is_bytes
+
+
+def shapes_in(areas: pa.Array, name: str, *, first_row: int = 0, plane: bool) -> Areas:
+    """The areas of rows in which clients are looked for, of kind 0 where a row has none; errors (see `area_rows`)."""
+    kind = areas.type
+    if pa.types.is_struct(kind) and max(map(kind.get_field_index, (TEXT, COORDINATES))) < 0:
+        found = Areas(*_shapes(areas, name, first_row, plane), *NO_OUTLINES)
+        found.kinds[found.kinds > 0] |= LOWER
+    else:
+        found = _written(area_rows(areas, name, first_row=first_row, plane=plane), plane=plane)
+    near = found.kinds == NEAR
     if near.any():
-        row = first_row + int(np.argmax(near))
-        raise InvalidValueError(f"{name}: row {row}: an area must be a circle or a box here, not near")
-    return letters, values
+        raise InvalidValueError(f"{name}: row {first_row + int(np.argmax(near))}: an area {_NOT_NEAR}")
+    return found
+
+
+def _written(rows: TagLists, *, plane: bool) -> Areas:
+    """The areas of rows, which have the tag of one each, or none."""
+    shapes, has = shapes_of(rows.tags, np.arange(len(rows.tags), dtype=np.uint32)), np.diff(rows.offsets) > 0
+    letters = shapes.kinds | LOWER
+    outlines, _ = prepared(letters, shapes.numbers, shapes.offsets, shapes.values, plane=plane)
+    own = letters, shapes.values, outlines.places
+    kinds, values, places = (np.zeros((len(has), *each.shape[1:]), each.dtype) for each in own)
+    kinds[has], values[has], places[has] = own
+    return Areas(kinds, values, places, outlines.numbers)
 
 
 def _shapes(areas: pa.Array, name: str, first_row: int, plane: bool) -> tuple[U8Array, F64Array]:

@@ -51,6 +51,15 @@ class Outlines(NamedTuple):
     numbers: F64Array
 
 
+class Areas(NamedTuple):
+    """Areas of all kinds that stay, as kernels take them."""
+
+    kinds: U8Array  # Letters, as on the sphere
+    values: F64Array  # [n, 4]; numbers of circles and boxes, and of the circles, or boxes, around outlines
+    places: I64Array  # Both (see `Outlines`)
+    numbers: F64Array
+
+
 # -- whether one has a place -------------------------------------------------------------------------------------------
 
 
@@ -150,6 +159,17 @@ def outline_has(kind, bounds, numbers, at, lon, lat, plane):
         return _lines_are_near(numbers, at + 2, px, py, pz, numbers[at], numbers[at + 1], False)
     x, y, seen = _seen(numbers, at, px, py, pz)
     return seen and _rings_have(numbers, at + 9, x, y)
+
+
+@lent
+def area_has(areas, number, lon, lat, plane):
+    """Whether an area, not `near`, has a place, which may be NaN."""
+    kind, values = areas.kinds[number], areas.values[number]
+    if np.isnan(lon):
+        return False
+    if kind in (POLYGON, CORRIDOR):
+        return outline_has(kind, values, areas.numbers, areas.places[number], lon, lat, plane)
+    return is_in_area(kind, values, lon, lat, plane)
 
 
 @lent
@@ -404,18 +424,22 @@ def _prepared(kinds, numbers, offsets, plane, bounds, states):
 
 
 @kernel
-def _has_each(kind, bounds, numbers, lon, lat, plane, out):
+def _areas_have(areas, numbers, lon, lat, plane, out):
     for i in range(len(out)):
-        out[i] = outline_has(kind, bounds, numbers, 0, lon[i], lat[i], plane)
+        out[i] = area_has(areas, numbers[i], lon[i], lat[i], plane)
 
 
-def outline_has_each(
-    letter: str, outlines: Outlines, bounds: F64Array, lon: F64Array, lat: F64Array, *, plane: bool
-) -> BoolArray:
-    """Whether the only outline has each of some places."""
+def areas_have(areas: Areas, numbers: I64Array, lon: F64Array, lat: F64Array, *, plane: bool) -> BoolArray:
+    """Whether the area of number `numbers[i]` has place `i`."""
     out = np.empty(len(lon), np.bool_)
-    _has_each(np.uint8(ord(letter)), bounds[0], outlines.numbers, lon, lat, plane, out)
+    _areas_have(areas, numbers, lon, lat, plane, out)
     return out
+
+
+def around_outlines(kinds: U8Array, *, plane: bool) -> U8Array:
+    """The same kinds, except for outlines: of the circle, or box, around each."""
+    is_outline = (kinds == POLYGON) | (kinds == CORRIDOR)
+    return np.where(is_outline, np.uint8(BOX if plane else CIRCLE), kinds)
 
 
 def prepared(

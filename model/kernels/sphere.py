@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, F64Array, U8Array
+from tagmatch.model.arrays import F64Array
 from tagmatch.model.kernels.jit import kernel, lent
 
 #: Mean radius of WGS 84, in metres
@@ -185,12 +185,6 @@ def _limits(metres, plane, out):
         out[i] = limit_of(metres[i], plane)
 
 
-@kernel
-def _areas_have(kinds, shapes, lon, lat, plane, out):
-    for i in range(len(out)):
-        out[i] = is_in_area(kinds[i], shapes[i], lon[i], lat[i], plane)
-
-
 def points(lon: F64Array, lat: F64Array, *, plane: bool) -> tuple[F64Array, F64Array, F64Array]:
     """Places as points in space, by which circles are tested: unit vectors, or x, y and 0 on the plane."""
     x, y, z = (np.empty(len(lon)) for _ in range(3))
@@ -208,10 +202,3 @@ def limits(metres: F64Array, *, plane: bool) -> F64Array:
 def reaches(limits: F64Array, *, plane: bool) -> F64Array:
     """How far from their middles the points of circles with these limits are at most, on each axis."""
     return np.where(np.signbit(limits), -limits if plane else np.inf, np.sqrt(np.abs(limits)))
-
-
-def areas_have(kinds: U8Array, shapes: F64Array, lon: F64Array, lat: F64Array, *, plane: bool) -> BoolArray:
-    """Whether circle or box `i`, with its numbers in row `i` of `shapes`, has place `i`."""
-    out = np.empty(len(kinds), np.bool_)
-    _areas_have(kinds, shapes, lon, lat, plane, out)
-    return out

@@ -239,7 +239,7 @@ class Place(NamedTuple):
     """Where one message is, and in which area the clients must be that it is for, as callers say it."""
 
     location: object = None  # two numbers, or a list of such places, which are not checked yet
-    within: object = None  # a circle or a box
+    within: object = None  # an area, not `Near`
 
     @property
     def is_given(self) -> bool:

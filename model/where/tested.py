@@ -6,9 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from tagmatch.model.arrays import F64Array
 from tagmatch.model.errors import InvalidValueError
-from tagmatch.model.kernels.outlines import TOO_WIDE, Outlines, crossing, outline_has_each, prepared
+from tagmatch.model.kernels.outlines import TOO_WIDE, Areas, Outlines, areas_have, crossing, prepared
 from tagmatch.model.where.areas import MAX_LAT, MAX_LON, out_of_range
 from tagmatch.model.where.outlines import LETTERS, Outline, Polygon, Ring
 
@@ -21,13 +20,13 @@ def check_outline(area: Outline, *, plane: bool) -> None:
         lon, lat = points[np.argmax(wrong)].tolist()
         name, value, other = ("lon", lon, "lat") if abs(lon) > MAX_LON else ("lat", lat, "lon")
         raise InvalidValueError(out_of_range(name, value, other, lat if name == "lon" else lon))
-    ready, _, state = tested(area, plane=plane)
+    ready, state = tested(area, plane=plane)
     if state == TOO_WIDE:
         kind = "polygon" if isinstance(area, Polygon) else "corridor"
         raise InvalidValueError(f"a {kind} must lie within less than half of the globe: make several areas of this one")
     if not isinstance(area, Polygon):
         return
-    found = crossing(ready, plane=plane)
+    found = crossing(Outlines(ready.places, ready.numbers), plane=plane)
     if found is not None:
         every = [pair for part in area.parts for ring in part for pair in pairwise(ring)]
         texts = (" to ".join(f"{lon:g} {lat:g}" for lon, lat in every[number]) for number in found)
@@ -37,11 +36,11 @@ def check_outline(area: Outline, *, plane: bool) -> None:
 
 
 def _check_holes(part: tuple[Ring, ...], where: str, *, plane: bool) -> None:
-    outline = tested(Polygon([part[:1]]), plane=plane)[:2] if len(part) > 1 else None
+    outline = tested(Polygon([part[:1]]), plane=plane)[0] if len(part) > 1 else None
     for number, hole in enumerate(part[1:], 2):
         assert outline
         lons, lats = np.array(hole).T.copy()
-        there = outline_has_each(LETTERS[Polygon], *outline, lons, lats, plane=plane)
+        there = areas_have(outline, np.zeros(len(lons), np.int64), lons, lats, plane=plane)
         # One that only touches the outline has corners on it
         if 2 * np.count_nonzero(there) < len(there):
             lon, lat = hole[int(np.argmin(there))]
@@ -51,9 +50,9 @@ def _check_holes(part: tuple[Ring, ...], where: str, *, plane: bool) -> None:
             )
 
 
-def tested(area: Outline, *, plane: bool) -> tuple[Outlines, F64Array, int]:
-    """A polygon or corridor as kernels test it, the numbers of the area around it, and the number of its error."""
+def tested(area: Outline, *, plane: bool) -> tuple[Areas, int]:
+    """A polygon or corridor as kernels test it, alone, and the number of its error."""
     numbers, bounds = np.array(area.numbers, np.float64), np.zeros((1, 4))
     kinds = np.array([ord(LETTERS[type(area)])], np.uint8)
     ready, states = prepared(kinds, numbers, np.array([0, len(numbers)]), bounds, plane=plane)
-    return ready, bounds, int(states[0])
+    return Areas(kinds, bounds, *ready), int(states[0])

@@ -21,8 +21,7 @@ from tagmatch.model.input.places import NO_FURTHER, Locations, locations_of
 from tagmatch.model.kernels.intrinsics import Prepared, array_at, arrays_at, own_array_at
 from tagmatch.model.kernels.jit import apart, copy, inlined, kernel, lent, with_room
 from tagmatch.model.kernels.lists import gather
-from tagmatch.model.kernels.outlines import CORRIDOR, POLYGON, outline_has
-from tagmatch.model.kernels.sphere import LOWER, is_in_area
+from tagmatch.model.kernels.outlines import area_has, around_outlines
 from tagmatch.model.tables import Segment, is_deleted
 from tagmatch.pipeline.areas.cells import PREPARED
 from tagmatch.pipeline.areas.chunks import Hits, Places, Shapes, Visits, all_frozen
@@ -161,12 +160,13 @@ class AreaFinder(Finder):
         followers = index.followers
         if followers is None or locations is None:
             return RowsFound(rows)
-        cells, kinds, values = followers.cells, locations.kinds, locations.values
-        if kinds.any():
+        cells = followers.cells
+        if locations.kinds.any():
+            kinds, values = around_outlines(locations.kinds, plane=index.plane), locations.values
             entries = _at_each_place(
                 locations,
                 groups,
-                lambda places, its, of: cells.find(places, its, Shapes(kinds[of] | LOWER, values[of])),
+                lambda places, its, of: cells.find(places, its, Shapes(kinds[of], values[of])),
             )
         else:
             entries = _at_each_place(locations, groups, lambda places, its, _: self._ask(there[1], cells, places, its))
@@ -289,28 +289,17 @@ def with_loose(found, groups, loose, most):
 
 
 @lent
-def _has_place(tests, test, lon, lat, plane):
-    """Whether the area of a test has a place."""
-    kind, values = tests.kinds[test], tests.values[test]
-    if np.isnan(lon):
-        return False
-    if kind in (POLYGON, CORRIDOR):
-        return outline_has(kind, values, tests.numbers, tests.places[test], lon, lat, plane)
-    return is_in_area(kind, values, lon, lat, plane)
-
-
-@lent
 def _has_areas(tests, row, places, message, plane):
     """Whether all tests of a row hold for the places of a message: an area must have any, or, if negated, none."""
     number = tests.of_rows[row] if len(tests.of_rows) else -1
     if number >= 0:
         lon, lat, offsets, lons, lats = places
         for test in range(tests.offsets[number], tests.offsets[number + 1]):
-            has = _has_place(tests, test, lon[message], lat[message], plane)
+            has = area_has(tests, test, lon[message], lat[message], plane)
             if not has and len(offsets):
                 place, end = offsets[message], offsets[message + 1]
                 while place < end and not has:
-                    has = _has_place(tests, test, lons[place], lats[place], plane)
+                    has = area_has(tests, test, lons[place], lats[place], plane)
                     place += 1
             if has == tests.negated[test]:
                 return False

@@ -31,8 +31,8 @@ from tagmatch.model.arrays import (
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import gather
-from tagmatch.model.kernels.outlines import CORRIDOR, POLYGON, SOUND, Outlines, prepared
-from tagmatch.model.kernels.sphere import BOX, CIRCLE, LOWER, NEAR
+from tagmatch.model.kernels.outlines import CORRIDOR, POLYGON, SOUND, Outlines, around_outlines, prepared
+from tagmatch.model.kernels.sphere import LOWER, NEAR
 from tagmatch.model.kernels.tag_table import TagInterner, areas_among, constraints_among
 from tagmatch.model.tables import Segment
 from tagmatch.model.where.constraints import PARTS, VERIFIED
@@ -294,7 +294,7 @@ def areas_of(
     # The shape around an outline tells only roughly if the place is inside
     left[chosen[some]] = asked.is_outline[chosen[some]]
     loose = np.flatnonzero((chosen < 0) & ~follows)
-    kinds = np.where(asked.is_outline, np.uint8(BOX if plane else CIRCLE), asked.kinds)
+    kinds = around_outlines(asked.kinds, plane=plane)
     shapes = Shapes(kinds[chosen[some]], asked.values[chosen[some]])
     likely = np.where(follows, _OF_CLIENTS, 1.0)
     likely[some] = _at_a_place(shapes, plane=plane)

@@ -20,7 +20,8 @@ from tagmatch.model.arrow import from_strings, to_strings
 from tagmatch.model.input.places import Locations, locations_in, locations_of
 from tagmatch.model.kernels.hashing import hash_strings, xxh64
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.sphere import BOX, LOWER, is_in_box, is_near, limit_of, point_of
+from tagmatch.model.kernels.outlines import area_has
+from tagmatch.model.kernels.sphere import CIRCLE, is_near, limit_of, point_of
 from tagmatch.model.kernels.tag_table import TagInterner, find_all
 from tagmatch.model.storage.positions import Positions
 from tagmatch.pipeline.areas.cells import Moves
@@ -247,7 +248,7 @@ class WithinAreas:
         keys = column.to_numpy() if column.type == "uint64" else to_strings(column)
         at = self._clients.where(keys)
         ends, out = np.zeros(len(found) + 1, np.int64), np.empty(len(found.values), found.values.dtype)
-        used = _keep(found.offsets, found.values, at, locations.kinds, locations.values, self._plane, ends, out)
+        used = _keep(found.offsets, found.values, at, locations.areas, self._plane, ends, out)
         return Lists(ends, out[:used])
 
 
@@ -285,11 +286,11 @@ class _OneWithin:
 
 
 @kernel
-def _keep(offsets, values, at, kinds, shapes, plane, ends, out):
+def _keep(offsets, values, at, areas, plane, ends, out):
     """Write the values of each message whose clients are in its area, if it has one; how many."""
     used = 0
     for message in range(len(ends) - 1):
-        shape, kind = shapes[message], kinds[message]
+        shape, kind = areas.values[message], areas.kinds[message]
         x, y, z = point_of(shape[0], shape[1], plane)
         limit = limit_of(shape[2], plane)
         for i in range(offsets[message], offsets[message + 1]):
@@ -298,8 +299,8 @@ def _keep(offsets, values, at, kinds, shapes, plane, ends, out):
                 has = True
             elif np.isnan(lon):
                 has = False
-            elif kind | LOWER == BOX:
-                has = is_in_box(shape[0], shape[2], shape[1], shape[3], lon, lat, plane)
+            elif kind != CIRCLE:
+                has = area_has(areas, message, lon, lat, plane)
             else:
                 px, py, pz = point_of(lon, lat, plane)
                 has = is_near(x, y, z, limit, px, py, pz, plane)

@@ -353,7 +353,6 @@ def _any_area(record: object) -> dict[str, Any]:
 
 
 constraint_lists = partial(_made, CONSTRAINT_LISTS, _typed_constraints)
-_area_structs = partial(_made, AREA_STRUCTS, _typed_area)
 _area_column = partial(_made, AREA_COLUMN, _any_area)
 
 
@@ -454,7 +453,7 @@ def columns_of_queries(attributes: tuple[str, ...], *, plane: bool) -> tuple[Fil
     within = partial(_check_places, WITHIN, shapes_in, plane=plane)
     places = (
         FileColumn(LOCATION, (kind,), location, make=located, is_optional=True),
-        FileColumn(WITHIN, (AREA_STRUCTS,), within, make=_area_structs, is_optional=True),
+        FileColumn(WITHIN, (AREA_COLUMN,), within, make=_area_column, is_optional=True, takes_text=True),
     )
     tags = FileColumn(TAGS, (_LISTS,), tag_lists, tag_list, instead=(ATTRIBUTES.name,))
     return (tags, ID, *(column for column in places if column.name not in attributes), ATTRIBUTES)

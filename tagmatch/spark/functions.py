@@ -323,7 +323,7 @@ def _area_of(within: Row) -> Circle | Box:
     fields = {name: value if name == KIND or value is None else float(value) for name, value in within.asDict().items()}
     kind = pa.struct([(name, pa.string() if name == KIND else pa.float64()) for name in fields])
     try:
-        (letter,), (numbers,) = shapes_in(pa.array([fields], kind), "", plane=False)
+        (letter,), (numbers,), *_ = shapes_in(pa.array([fields], kind), "", plane=False)
     except TagMatchError as error:
         raise type(error)(f"{MATCH}: argument {WITHIN}{str(error).removeprefix(': row 0')}") from None
     return Box(*numbers) if letter == BOX else Circle(*numbers[:3])

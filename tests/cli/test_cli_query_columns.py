@@ -290,7 +290,7 @@ def test_mistakes_name_their_lines(places):
         ({"location": [[1, 2], [1]]}, "location': row 1: a location must be [lon, lat] or an object with lon and lat"),
         ({"location": [1, 95]}, "location': row 1: lat must be from -90 to 90, not 95.0"),
         ({"location": ["1", 2]}, "location': row 1: lon must be a number, not str '1'"),
-        ({"within": {"metres": 5}}, "within': row 1: an area must be a circle or a box here, not near"),
+        ({"within": {"metres": 5}}, "within': row 1: an area must be a circle, a box, a polygon or a corridor: near"),
         ({"within": {"lon": 1, "lat": 95, "metres": 5}}, "within': row 1: lat must be from -90 to 90"),
         ({"within": [1, 2]}, "within': row 1: an area must be an object"),
         ({"attributes": {"price": {}}}, 'attributes\': row 1: attribute "price"'),

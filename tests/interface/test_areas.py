@@ -82,7 +82,7 @@ def test_places_that_are_none(way, wrong, message):
             PLACED[way](tm, wrong)
         assert str(told.value).removeprefix("column ").startswith(message)
         assert sorted(tm.match([], location=(5, 5))) == [1, 2]
-        with pytest.raises(InvalidTypeError, match="within must be a Circle or a Box"):
+        with pytest.raises(InvalidTypeError, match="within must be a circle, a box, a polygon or a corridor"):
             tm.match([], within=Near(5))
 
 

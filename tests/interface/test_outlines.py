@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import random
+import struct
 from fractions import Fraction
 
 import numpy as np
@@ -16,11 +17,13 @@ from support.agreement import index_of
 from support.command import tagmatch
 
 from tagmatch import Box, Circle, Corridor, FilterError, InvalidTypeError, InvalidValueError, Near, Polygon, TagMatch
-from tagmatch.model.input.places import area_has
+from tagmatch.model.input.places import area_from, area_has
 from tagmatch.model.where.areas import area_in, check, payload_of
 
 EARTH = 6371008.8
 SQUARE = "POLYGON ((9 45, 10 45, 10 46, 9 46, 9 45))"
+# WKB of a polygon
+TRIANGLE = struct.pack("<BIII8d", 1, 3, 1, 4, 9, 45, 11, 45, 10, 46, 9, 45)
 HOLED = "POLYGON ((0 0, 10 0, 10 10, 0 10, 0 0), (4 4, 6 4, 6 6, 4 6, 4 4))"
 
 # -- the oracle --------------------------------------------------------------------------------------------------------
@@ -383,8 +386,6 @@ def test_mistakes(given_area, message):
         if isinstance(given_area, str) and given_area.startswith("POLYGON (("):
             with pytest.raises(FilterError):
                 tm.add_set([], 1, where=f"x = 1 or within {given_area}")
-        with pytest.raises(InvalidTypeError, match="within must be a Circle or a Box"):
-            tm.match([], within=Polygon(SQUARE))
 
 
 @pytest.mark.parametrize(
@@ -472,3 +473,44 @@ def test_large_polygons_among_circles():
         all_have = [area_has(area, lon, lat, plane=False) for area in areas]
         for number, keys in enumerate(found.to_pylist()):
             assert sorted(keys) == [key for key, have in enumerate(all_have) if have[number]]
+
+
+@pytest.mark.parametrize("plane", [False, True])
+def test_clients_are_found_in_every_area(plane: bool) -> None:
+    """One message and many, as keys, explanations, highlights and best keys: near sets, and those that follow none."""
+    rng = np.random.default_rng(5)
+    lon, lat, count = rng.uniform(8, 12, 150), rng.uniform(44, 47, 150), 150
+    width = 0.3 if plane else 30_000
+    asked = [
+        "polygon((9 45, 11 45, 10 46.5, 9 45), (9.8 45.2, 10.2 45.2, 10 45.6, 9.8 45.2))",
+        f"{width} m of linestring(9 45, 11 46)",
+        "multipolygon(((8 44, 9 44, 9 47, 8 44)), ((11 44, 12 44, 12 47, 11 44)))",
+        f"circle(10, 45, {width})",
+        None,
+    ]
+    with TagMatch(device="cpu", threads=1, plane=plane) as tm:
+        tm.add_sets([["a"]] * count, range(count), area=[None if key % 2 else Near(1e9) for key in range(count)])
+        tm.consolidate()
+        tm.move(np.arange(count, dtype=np.uint64), lon, lat)
+        expected = [
+            [*range(1, count, 2)]
+            if each is None
+            else np.flatnonzero(area_has(area_from(each), lon, lat, plane=plane)).tolist()
+            for each in asked
+        ]
+        assert all(0 < len(each) < count for each in expected)
+        for each, keys in zip(asked, expected, strict=True):
+            assert sorted(tm.match(["a"], within=each)) == keys
+            assert sorted(key for _, found in tm.explain(["a"], within=each) for key in found) == keys
+        table = pa.table({"tags": [["a"]] * 10, "within": asked * 2})
+        assert [sorted(each) for each in tm.match_many(table).to_pylist()] == expected * 2
+        assert [*map(len, tm.match_highlights(table).to_pylist())] == [*map(len, expected)] * 2
+        assert [sorted(each) for each in tm.match_best(table, limit=count).to_pylist()] == expected * 2
+        found = tm.match_many(pa.table({"tags": [["a"]], "within": [TRIANGLE]}))
+        assert found.to_pylist() == [tm.match(["a"], within=TRIANGLE)]
+        assert 0 < len(found[0]) < count
+        for bad in (Near(5), "near(5)"):
+            with pytest.raises(InvalidTypeError, match="must be a circle, a box, a polygon or a corridor"):
+                tm.match([], within=bad)
+        with pytest.raises(InvalidValueError, match="column 'within': row 1: "):
+            tm.match_many(pa.table({"tags": [["a"]] * 2, "within": [asked[0], "polygon((0 0"]}))

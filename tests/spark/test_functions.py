@@ -84,7 +84,7 @@ MISTAKES: list[Any] = [
     ("location", "array<double>", [9.0, 95.0], InvalidValueError, ".*: lat must be from -90 to 90, not 95"),
     ("location", "array<double>", [9.0], TagMatchError, ".* must .*two numbers"),
     ("location", "struct<lon: double, lat: double>", (9.0, None), TagMatchError, ".* lat"),
-    ("within", "struct<metres: int>", (5,), InvalidValueError, ".*: an area must be a circle or a box .*, not n"),
+    ("within", "struct<metres: int>", (5,), InvalidValueError, ".*: an area must be a circle, .* a corridor: n"),
     ("within", _WITHIN, ("circle", 9, 95.0, 5), InvalidValueError, ".* 95"),
     ("within", _WITHIN, ("circle", 9, 45.0, None), NullError, ".* a circle"),
     ("tags", "array<string>", ["a", None], TagMatchError, ".* null"),

@@ -17,11 +17,13 @@ from support.hashes import words_of
 from support.places import lists_of, rows_of
 
 from tagmatch.model.arrays import Lists, Strings
+from tagmatch.model.input.places import NO_OUTLINES
 from tagmatch.model.kernels.hashing import hash_strings, signatures_of, siphash
 from tagmatch.model.kernels.interpreted import compiling_at_once
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.lists import join_lists, side_by_side, sort_hashes
-from tagmatch.model.kernels.sphere import CIRCLE, areas_have, points
+from tagmatch.model.kernels.outlines import Areas, areas_have
+from tagmatch.model.kernels.sphere import CIRCLE, points
 
 
 def as_strings(values: list[bytes], width: type = np.int32) -> Strings:
@@ -193,7 +195,8 @@ _huge = st.floats(1e150, allow_infinity=False) | st.floats(max_value=-1e150, all
 
 def has(middle: Place, place: Place, metres: float, *, plane: bool) -> bool:
     lon, lat = (np.array([value]) for value in place)
-    return bool(areas_have(np.array([CIRCLE], np.uint8), np.array([[*middle, metres, 0.0]]), lon, lat, plane=plane)[0])
+    circle = Areas(np.array([CIRCLE], np.uint8), np.array([[*middle, metres, 0.0]]), *NO_OUTLINES)
+    return bool(areas_have(circle, np.zeros(1, np.int64), lon, lat, plane=plane)[0])
 
 
 @pytest.mark.parametrize("left_out", [10, 1, 0.05, 0.01, 1e-6, math.ulp(HALF_WAY)])

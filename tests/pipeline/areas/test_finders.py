@@ -23,7 +23,9 @@ from support.places import (
 )
 
 from tagmatch import TagMatch
-from tagmatch.model.kernels.sphere import CIRCLE, areas_have
+from tagmatch.model.input.places import NO_OUTLINES
+from tagmatch.model.kernels.outlines import Areas, areas_have
+from tagmatch.model.kernels.sphere import CIRCLE
 from tagmatch.pipeline.areas.chunks import Shapes
 from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.areas.grids import EMPTY
@@ -39,7 +41,8 @@ def test_columns_say_the_same(rng: random.Random, plane: bool) -> None:
     """`areas_have`, for all else that asks."""
     drawn = [random_area(rng, plane) for _ in range(3000)]
     asked = [rng.choice([random_place(rng, plane), place_at_edge(rng, area)]) for area in drawn]
-    got = areas_have(*shapes_of(drawn), *places_of(asked), plane=plane).tolist()
+    areas = Areas(*shapes_of(drawn), *NO_OUTLINES)
+    got = areas_have(areas, np.arange(len(drawn)), *places_of(asked), plane=plane).tolist()
     want = [has(area, place, plane=plane) for area, place in zip(drawn, asked, strict=True)]
     assert all(w is None or w == g for w, g in zip(want, got, strict=True))
 
