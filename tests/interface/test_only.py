@@ -35,9 +35,10 @@ def put_all(puts: Any, *databases: Any) -> None:
 @pytest.mark.parametrize("few", [0, 3, 1 << 14])
 @given(st.data())
 def test_answers_are_of_these_keys_and_follow_changes(layout, few, data):
-    """Small segments stay, or are taken into new ones; sets have keys of both kinds, and of one kind."""
+    """Small segments stay, or are taken into new ones; tables with a few of these keys stay, or only with most."""
     with pytest.MonkeyPatch.context() as patch, TagMatch(layout=layout, threads=1, device="cpu", data=DATA) as tm:
         patch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
+        patch.setattr("tagmatch.partitioner.choosing._ENOUGH", data.draw(st.sampled_from([0.2, 0.9])))
         oracle, asked = Oracle(), data.draw(st.lists(ONLY, min_size=1, max_size=2))
         for _ in range(3):
             put_all(data.draw(PUTS), tm, oracle)
