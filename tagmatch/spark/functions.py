@@ -270,7 +270,7 @@ class _Match:
             tags,
             attributes.asDict() if isinstance(attributes, Row) else attributes,
             location=_place_of(location),
-            within=within and _area_of(within),
+            within=_area_of(within) if isinstance(within, Row) else within,
             only=self._wanted.only,
             columns=names or None,
         )

@@ -78,7 +78,7 @@ MISTAKES: list[Any] = [
     ("location", "struct<lon: double>", (9.0,), InvalidTypeError, r" must have the fields lon and lat, not \['lon'"),
     ("location", "struct<at: timestamp>", None, InvalidTypeError, r" must have the fields lon and lat, not \['at'"),
     ("location", "array<string>", ["x"], InvalidTypeError, ": lon must be numbers, not string"),
-    ("within", "double", 9.0, InvalidTypeError, " must be structs with kind, lon, lat, .* not double"),
+    ("within", "double", 9.0, InvalidTypeError, " must be texts, .* kind, lon, lat, .* not double"),
     ("within", "struct<radius: double>", (9.0,), InvalidTypeError, ": areas have fields .* not 'radius'"),
     ("attributes", "double", 9.0, InvalidTypeError, " must be a struct.*, not double"),
     ("location", "array<double>", [9.0, 95.0], InvalidValueError, ".*: lat must be from -90 to 90, not 95"),
@@ -154,8 +154,7 @@ BAD: list[tuple[str, dict[str, Any], type[TagMatchError], str]] = [
     ("", {"folder": "x"}, InvalidValueError, "folder is where the index of interests is made"),
     ("", {"location": "there"}, InvalidValueError, "location: queries must have one column 'there'"),
     (", n int", {"location": "n"}, InvalidTypeError, "location: column 'n' must be a struct or an array of lon, lat, "),
-    (", n int", {"within": "n"}, InvalidTypeError, "within: column 'n' must be structs with kind, lon"),
-    (PLACE, {"within": "here"}, InvalidTypeError, "within: column 'here' must be structs with kind, lon"),
+    (", n int", {"within": "n"}, InvalidTypeError, "within: column 'n' must be texts, WKB"),
     (
         f"{PLACE}, location int",
         {"attributes": "location", "location": "here"},
