@@ -31,7 +31,7 @@ from tagmatch.broker.connection import (
 from tagmatch.broker.failover import Services
 from tagmatch.broker.hub import Published, table_of
 from tagmatch.broker.wire import MAX_JSON, answer_field, apart, area_row, record_of_json, write_json
-from tagmatch.files.columns import AREA_STRUCTS
+from tagmatch.files.columns import AREA_COLUMN
 from tagmatch.index import Index, K
 from tagmatch.model import clock
 from tagmatch.model.arrays import Strings, U64Array
@@ -54,10 +54,9 @@ from tagmatch.model.input.values import packed
 from tagmatch.model.options import KeyType, PipelineOptions, Wanted
 from tagmatch.model.records import Record
 from tagmatch.model.tables import NEVER
-from tagmatch.model.where.areas import AN_AREA, NOWHERE, Place, text_of
+from tagmatch.model.where.areas import AN_AREA, NOWHERE, Place
 from tagmatch.model.where.constraints import Where
 from tagmatch.model.where.language import text_of_condition
-from tagmatch.model.where.outlines import Corridor, Polygon
 from tagmatch.model.where.types import for_json
 from tagmatch.reasons import Reasons
 
@@ -757,6 +756,4 @@ def _areas(area: Any, rows: int) -> Any:
     if not isinstance(column, list):
         return column
     given = [None if each is None else area_from(each, f"area: row {row}") for row, each in enumerate(column)]
-    if any(isinstance(each, Polygon | Corridor) for each in given):
-        return pa.array([None if each is None else text_of(each) for each in given], pa.large_string())
-    return pa.array([area_row(each) for each in given], AREA_STRUCTS)
+    return pa.array([*map(area_row, given)], AREA_COLUMN)

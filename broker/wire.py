@@ -113,7 +113,7 @@ def answer_field(wanted: Wanted, key_type: KeyType, data: Schema | None = None) 
 
 
 def area_row(area: Area | None) -> dict[str, Any] | None:
-    """An area as a struct of `AREA_STRUCTS`, or in JSON, where polygons and corridors are texts."""
+    """An area as a struct of `AREA_COLUMN`, or in JSON, where polygons and corridors are texts."""
     if area is None:
         return None
     if isinstance(area, Polygon | Corridor):

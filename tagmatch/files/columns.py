@@ -317,11 +317,10 @@ _OF_CONSTRAINTS: _Fields = {
 }
 _OF_AREAS: _Fields = {KIND: (_text, pa.string()), **dict.fromkeys(NUMBERS, (finite_number, pa.float64()))}
 
-#: What text formats make of constraints, and of areas
+#: What text formats make of constraints
 CONSTRAINT_LISTS = pa.list_(pa.struct({name: kind for name, (_, kind) in _OF_CONSTRAINTS.items()}))
-AREA_STRUCTS = pa.struct({name: kind for name, (_, kind) in _OF_AREAS.items()})
-#: The same of sets, whose areas may be texts, too
-AREA_COLUMN = pa.struct([*AREA_STRUCTS, (TEXT, pa.string())])
+#: The same of areas, which may be texts
+AREA_COLUMN = pa.struct([*((name, kind) for name, (_, kind) in _OF_AREAS.items()), (TEXT, pa.string())])
 
 
 def _typed(record: object, one: str, many: str, fields: _Fields) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from support.waiting import wait_until
 from tagmatch import Box, ChangeCounts, Circle, Near, TagMatch, TagMatchError, Where, connect
 from tagmatch.broker.connection import TAGS_ONLY, MessageStream, Pipelined, Reply, give
 from tagmatch.broker.service import serving
-from tagmatch.files.columns import AREA_STRUCTS
+from tagmatch.files.columns import AREA_COLUMN
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NotStoredError, NullError
 from tagmatch.model.input.messages import Queries, joined, queries_in
 
@@ -60,7 +60,7 @@ def test_few_messages_of_many_batches_are_matched_as_those_of_one():
             "age": numbers,
             "attributes": pa.array([[("city", word)] for word in words.to_pylist()], pa.map_(pa.string(), pa.string())),
             "location": points,
-            "within": pa.array([None] * 11 + circles, AREA_STRUCTS),
+            "within": pa.array([None] * 11 + circles, AREA_COLUMN),
         }
     )
     with index_of([["a"], [], [], []], range(4), where=[None, "age < 7", 'city = "b"', None], device="cpu") as tm:

@@ -3,8 +3,6 @@
 import io
 import json
 import random
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -24,7 +22,7 @@ from support import filters
 from support.command import answers, as_csv, as_json_lines, done, refused, write
 from support.expressions import text_of
 from support.filters import ADDRESSES, DECIMALS, TIMES, VERSIONS, neighbours
-from support.service import config
+from support.service import config, posted
 
 from tagmatch import TagMatch, connect
 from tagmatch.broker.service import serving
@@ -215,18 +213,6 @@ class Ways:
 
     def post(self, path: str, body: Any) -> Any:
         return posted(f"{self.url}{path}", body, ARROW_STREAM if isinstance(body, bytes) else "application/json")
-
-
-def posted(url: str, body: Any, kind: str = "application/json") -> Any:
-    """The answer; an error of the service is raised."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    asked = urllib.request.Request(url, data, {"Content-Type": kind})
-    try:
-        with urllib.request.urlopen(asked, timeout=60) as answer:
-            found = answer.read()
-    except urllib.error.HTTPError as error:
-        raise ValueError(json.load(error)["detail"]) from None
-    return json.loads(found) if kind == "application/json" else found
 
 
 def _cells(line: dict[str, Any]) -> dict[str, Any]:

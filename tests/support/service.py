@@ -119,3 +119,15 @@ def written(folder: Path, text: str) -> Path:
     path = folder / "service.toml"
     path.write_text(text)
     return path
+
+
+def posted(url: str, body: Any, kind: str = "application/json") -> Any:
+    """The answer; an error of the service is raised."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    asked = urllib.request.Request(url, data, {"Content-Type": kind})
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            found = answer.read()
+    except urllib.error.HTTPError as error:
+        raise ValueError(json.load(error)["detail"]) from None
+    return json.loads(found) if kind == "application/json" else found
