@@ -754,6 +754,12 @@ def explain(
             metavar="LON,LAT",
         ),
     ] = None,
+    within: Annotated[
+        str | None,
+        cli.option(
+            "Where the clients must be that the query is for: 'circle(9.19, 45.46, 500)', or WKT.", metavar="AREA"
+        ),
+    ] = None,
     key: Annotated[
         str | None, cli.option("Write why this key is an answer, or is not: a tree of the tests of its sets.")
     ] = None,
@@ -766,10 +772,10 @@ def explain(
     with TagMatch.open(index, snapshot=snapshot, device="cpu", plane=plane) as tm:
         if key is not None:
             (asked,) = _keys_of(tm, [key], "--key")
-            reasons = tm.explain(tags, attributes, location=location or None, key=asked, only=only)
+            reasons = tm.explain(tags, attributes, location=location or None, within=within, key=asked, only=only)
             typer.echo(json.dumps(reasons.to_dict(), ensure_ascii=False) if as_json else str(reasons))
             return
-        for stored, keys in tm.explain(tags, attributes, location=location or None, only=only):
+        for stored, keys in tm.explain(tags, attributes, location=location or None, within=within, only=only):
             conditions = sorted(str(tag) for tag in stored if isinstance(tag, Where))
             record: dict[str, Any] = {"tags": sorted(tag for tag in stored if not isinstance(tag, Where)), "keys": keys}
             if conditions:

@@ -97,13 +97,16 @@ OBJECTS = [
 
 @pytest.mark.parametrize(("area", "client"), [*FORMS, *OBJECTS])
 def test_of_one_message(served, area, client):
-    _, index, remote, url = served
+    folder, index, remote, url = served
     for each in (index, remote):
         assert each.match(["a"], within=area) == [client]
         assert each.submit(["a"], within=area).result(60) == [client]
         assert each.match_count(["a"], within=area) == 1
         assert each.explain(["a"], within=area, key=client).matches
         assert not each.explain(["a"], within=area, key=4).matches
+    if isinstance(area, str):
+        (found,) = done("explain", folder / "index", "a", "--within", area).splitlines()
+        assert json.loads(found)["keys"] == [client]
     if isinstance(area, str | dict):
         assert posted(f"{url}/match", {"tags": ["a"], "within": area}) == {"keys": [client]}
 
