@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from markdown_it import MarkdownIt
 from mkdocs.structure.files import File, Files
 from typer.testing import CliRunner
 
@@ -15,6 +16,10 @@ from tagmatch.model.where.constraints import OPERATORS
 ROOT = Path(__file__).parents[2]
 OUTSIDE = re.compile(r"\]\(((?:\.\./)*)\.\./((?:examples|bench/results)/[^)#]+)\)")
 PICTURE = re.compile(r"^!\[([^\]]*)\]\(([\w.]+\.svg)\)$", re.MULTILINE)
+COMMENT = re.compile(r"( *)(\S.*\S) {2,}# (.*)")
+RESULT = re.compile(r"[\[{(\"'\d-]|True|False|None")
+#: Longer lines of code have their comment on a line before them, so that a phone shows both
+LONG = 50
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -31,8 +36,33 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links to examples into the site; put pictures into the page, whose colours they take."""
     folder = ROOT / "docs" / Path(page.file.src_uri).parent
     markdown = OUTSIDE.sub(r"](\1\2)", markdown)
-    markdown = markdown.replace("<!-- operators -->", operators())
+    markdown = results_below(markdown.replace("<!-- operators -->", operators()))
     return PICTURE.sub(lambda found: (folder / found[2]).read_text().strip(), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """A column without a title has no header, which readers of screens would announce."""
+    return re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name what the theme leaves without a name."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+
+
+def results_below(markdown: str) -> str:
+    """Blocks of code with each result on a line below its statement, and comments of long lines above them."""
+    lines = markdown.split("\n")
+    for block in MarkdownIt().parse(markdown):
+        if block.type in ("fence", "code_block") and block.map:
+            for number in range(*block.map):
+                if found := COMMENT.fullmatch(lines[number]):
+                    indent, code, comment = found.groups()
+                    if RESULT.match(comment) or code.startswith("print("):
+                        lines[number] = f"{indent}{code}\n{indent}# {comment}"
+                    elif len(lines[number]) > LONG:
+                        lines[number] = f"{indent}# {comment}\n{indent}{code}"
+    return "\n".join(lines)
 
 
 def operators() -> str:

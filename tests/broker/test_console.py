@@ -15,7 +15,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.servers import needs
+from support.browsers import chromium, violations
 from support.service import USERS, config
 from support.waiting import wait_until
 from test_http import Http, served
@@ -72,13 +72,8 @@ def test_the_console_is_small():
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    path = needs("chromium", "chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with chromium() as found:
         yield found
-        found.close()
 
 
 @contextlib.contextmanager
@@ -370,17 +365,11 @@ SMALL = """[...document.querySelectorAll("a:not(.skip), button, input, textarea,
   .filter((each) => each.getClientRects().length)
   .filter((each) => Math.min(each.getBoundingClientRect().width, each.getBoundingClientRect().height) < 24)
   .map((each) => each.outerHTML)"""
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 
 
 def hindrances(page: Any) -> list[str]:
     """What axe finds in a page, and targets that are too small; for a view that has hardly anything to look at, too."""
-    from axe_playwright_python.sync_playwright import Axe
-
-    found = Axe().run(page, options=RULES).response
-    assert len(found["passes"]) > 8
-    wrong = [f"{each['id']}: {node['html'][:200]}" for each in found["violations"] for node in each["nodes"]]
-    return wrong + page.evaluate(SMALL)
+    return violations(page) + page.evaluate(SMALL)
 
 
 @pytest.mark.nightly
