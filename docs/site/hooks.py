@@ -18,6 +18,13 @@ OUTSIDE = re.compile(r"\]\(((?:\.\./)*)\.\./((?:examples|bench/results)/[^)#]+)\
 PICTURE = re.compile(r"^!\[([^\]]*)\]\(([\w.]+\.svg)\)$", re.MULTILINE)
 COMMENT = re.compile(r"( *)(\S.*\S) {2,}# (.*)")
 RESULT = re.compile(r"[\[{(\"'\d-]|True|False|None")
+#: What the page of tests counts: files of `tests`, and the lines counted in them
+COUNTED = {
+    "tests": ("test_*.py", r"^ *(?:async )?def test_"),
+    "properties": ("test_*.py", r"^ *@given\("),
+    "mutants": ("mutants/*.py", r"^# .*\n(?:[\w/]+\.py: tests/|[-+ ])"),
+    "programs": ("faults/*.py", r"^PROGRAM = "),
+}
 #: Longer lines of code have their comment on a line before them, so that a phone shows both
 LONG = 50
 
@@ -36,6 +43,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links to examples into the site; put pictures into the page, whose colours they take."""
     folder = ROOT / "docs" / Path(page.file.src_uri).parent
     markdown = OUTSIDE.sub(r"](\1\2)", markdown)
+    for name in COUNTED:
+        markdown = markdown.replace(f"<!-- count {name} -->", f"{count(name):,}")
     markdown = results_below(markdown.replace("<!-- operators -->", operators()))
     return PICTURE.sub(lambda found: (folder / found[2]).read_text().strip(), markdown)
 
@@ -48,6 +57,13 @@ def on_page_content(html: str, **_: Any) -> str:
 def on_post_page(output: str, **_: Any) -> str:
     """Name what the theme leaves without a name."""
     return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+
+
+def count(name: str) -> int:
+    """How many there are in the source code."""
+    files, line = COUNTED[name]
+    texts = (path.read_text() for path in (ROOT / "tests").rglob(files))
+    return sum(len(re.findall(line, text, re.MULTILINE)) for text in texts)
 
 
 def results_below(markdown: str) -> str:

@@ -1,6 +1,7 @@
 """The site: built strictly without the network, its links, and in Chromium, opened as files: search, phones, axe."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from faults.__main__ import PROGRAMS
+from mutants import MUTANTS
 from support.browsers import chromium, violations
 from support.documents import ROOT
 
@@ -111,6 +114,15 @@ def test_pages_on_a_phone_and_what_axe_finds(browser: Any, site: Path, scheme: s
             assert shown.evaluate("document.documentElement.scrollWidth") <= 390, path
             assert violations(shown) == [], path
     shown.close()
+
+
+@pytest.mark.nightly
+def test_counts_are_made(site: Path) -> None:
+    """The page of tests counts as the programs themselves do."""
+    text = (site / "testing.html").read_text()
+    numbers = [int(each.replace(",", "")) for each in re.findall(r"<td[^>]*>([\d,]+)</td>", text)]
+    assert numbers[2:] == [len(MUTANTS), len(PROGRAMS)]
+    assert numbers[0] > numbers[1] > 100
 
 
 @pytest.mark.nightly
