@@ -28,7 +28,7 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType, Ti
 from tagmatch.contents import pairs_of, schema_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import BoolArray
-from tagmatch.model.errors import IndexChangedError, InvalidTypeError, InvalidValueError
+from tagmatch.model.errors import IndexChangedError, IndexNotFoundError, InvalidTypeError, InvalidValueError
 from tagmatch.model.input.subscriptions import columns_of, rows_to_store
 from tagmatch.model.layouts import empty_segment
 from tagmatch.model.options import KeyType, Layout, available_threads
@@ -214,13 +214,12 @@ class TagMatchSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """What reads the index, or some of its columns, in any order."""
         index, options = self._options(_READING, " for reading")
-        there = {field.name: field.dataType for field in _columns(index)}
+        # By their names, as what a user declares may have nulls in its lists
+        there = {field.name: field.dataType.simpleString() for field in _columns(index)}
         for field in schema:
-            if there.get(field.name) != field.dataType:
-                listed = ", ".join(f"{name} {kind.simpleString()}" for name, kind in there.items())
-                raise InvalidTypeError(
-                    f"{index} has no column {field.name} {field.dataType.simpleString()}; it has {listed}"
-                )
+            if there.get(field.name) != (kind := field.dataType.simpleString()):
+                listed = ", ".join(f"{name} {kind}" for name, kind in there.items())
+                raise InvalidTypeError(f"{index} has no column {field.name} {kind}; it has {listed}")
         return _Reader(index, schema, options.get("setsPerPartition", _SETS_PER_PARTITION))
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
@@ -242,9 +241,9 @@ class TagMatchSource(DataSource):
         given = {name.lower(): text for name, text in self.options.items()}
         if not given.get("path") or "owner" in given:
             raise InvalidValueError(
-                "say where the index is: load(path), save(path) or option('path', …); CREATE TABLE … USING tagmatch "
-                "cannot be used, as Spark tells a data source in Python nothing of its tables: write CREATE TEMPORARY "
-                "VIEW … USING tagmatch OPTIONS (path '…')"
+                "say where the index is: load(path), save(path) or option('path', …). Spark tells a data source in "
+                "Python nothing of the options of a table: write SELECT … FROM t WITH (path = '…'), or CREATE "
+                "TEMPORARY VIEW … USING tagmatch OPTIONS (path '…')"
             )
         options = parsed(self.options, known, f"option of the data source{what}")
         path = options["path"]
@@ -290,7 +289,12 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Rows)
         wanted = arrow_schema(self._schema)
-        snapshot = self._index.open_unverified(partition.snapshot)
+        try:
+            snapshot = self._index.open_unverified(partition.snapshot)
+        except IndexNotFoundError:  # Spark keeps what `partitions` has told for as long as the plan
+            raise IndexChangedError(
+                f"{self._index} has changed since this DataFrame or view was first read; load it, or create it, again"
+            ) from None
         # Of keys that do not fit a long, those are found here
         there = schema_of(snapshot)
         stored = pa.schema([there.field(name) if name in there.names else wanted.field(name) for name in wanted.names])

@@ -16,7 +16,15 @@ from support import tasks
 from support.index_files import contents_of, make_index
 from support.tasks import Session, type_of
 
-from tagmatch import Circle, IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
+from tagmatch import (
+    Circle,
+    IndexChangedError,
+    IndexNotFoundError,
+    InvalidTypeError,
+    InvalidValueError,
+    TagMatch,
+    TagMatchError,
+)
 from tagmatch.model.storage.format import manifest_text
 from tagmatch.model.storage.repository import Repository
 from tagmatch.spark import partition
@@ -163,8 +171,33 @@ def test_tables_of_the_catalog_say_what_to_do_instead(tmp_path: Path) -> None:
     """Spark gives no options of such a table when it is read, and its own property when it is made."""
     index = str(make_index(tmp_path / "index", [(["a"], 1)]))
     for options in ({}, {"path": index, "owner": "me"}, {"path": index, "Owner": ""}):
-        with pytest.raises(InvalidValueError, match=r"CREATE TABLE .* cannot .* CREATE TEMPORARY"):
+        with pytest.raises(InvalidValueError, match=r"WITH \(path = '…'\), or CREATE TEMPORARY"):
             TagMatchSource(options).schema()
+
+
+@pytest.mark.nightly
+def test_tables_of_the_catalog_with_a_path_in_each_statement(session: Any, tmp_path: Path) -> None:
+    index = make_index(tmp_path / "index", [(["a"], 1)])
+    session.sql(f"CREATE TABLE named (tags array<string>, key bigint) USING tagmatch LOCATION '{tmp_path / 'own'}'")
+    try:
+        session.sql(f"INSERT INTO named WITH (path = '{index}') VALUES (array('b'), 2L)")
+        found = session.sql(f"SELECT * FROM named WITH (path = '{index}')").collect()
+        assert as_pairs(found) == as_pairs([(["a"], 1), (["b"], 2)])
+        assert [row.col_name for row in session.sql("DESCRIBE named").collect()] == ["tags", "key"]
+    finally:
+        session.sql("DROP TABLE named")
+
+
+@pytest.mark.nightly
+def test_what_was_planned_before_a_change_says_so(session: Any, tmp_path: Path) -> None:
+    """Spark keeps what a plan has been told; it is never of two snapshots."""
+    index = make_index(tmp_path / "index", [(["a"], 1)])
+    read = load(session, index)
+    assert as_pairs(read.collect()) == as_pairs([(["a"], 1)])
+    save(session.createDataFrame([(["b"], 2)], SCHEMA), index, "append")
+    with pytest.raises(IndexChangedError, match="load it, or create it, again"), errors_of_workers():
+        read.collect()
+    assert as_pairs(load(session, index).collect()) == as_pairs([(["a"], 1), (["b"], 2)])
 
 
 # -- what fails ------------------------------------------------------------------------------------------------------
