@@ -42,10 +42,12 @@ from tagmatch.contents import pairs
 from tagmatch.contents import schema_of as schema_of_rows
 from tagmatch.embedded import TagMatch
 from tagmatch.model import VERSION
+from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.data_types import count_type, some_columns, text_of_type
 from tagmatch.model.errors import (
     AccessError,
     DeadlineMissed,
+    IndexChangedError,
     InvalidTypeError,
     InvalidValueError,
     Overloaded,
@@ -215,8 +217,18 @@ def _end_session(call: Call, *, session: str = "") -> Body:
     return {"ended": call.service.subscribers.sessions.end(session, _whose(call))}
 
 
+def committed(call: Call, *, full: bool = False) -> ChangeCounts:
+    """Put staged changes into effect, after those that another program has saved since."""
+    while True:
+        try:
+            return call.index.consolidate(full=full)
+        except IndexChangedError:
+            if not call.index.reload():
+                raise
+
+
 def _consolidate(call: Call, *, full: bool = False) -> Body:
-    changes = call.index.consolidate(full=full)
+    changes = committed(call, full=full)
     return {"sets": len(call.index), "changes": changes._asdict()}
 
 
@@ -336,7 +348,7 @@ def _changed(
     found: dict[str, Any] = {"rows": len(table), "staged": change(table), "committed": commit}
     call.service.metrics.changes.labels(kind).inc(len(table))
     if commit and kind != "move":  # moves need none
-        found["changes"] = call.index.consolidate()._asdict()
+        found["changes"] = committed(call)._asdict()
     found["sets"] = len(call.index)
     yield call.result(found)
 

@@ -10,7 +10,8 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -70,7 +71,7 @@ def read_json(data: bytes, what: str) -> dict[str, Any]:
 
 
 def write_json(value: Mapping[str, Any]) -> bytes:
-    """The bytes of an object, also of one with numbers of NumPy and with sets."""
+    """The bytes of an object, also of one with numbers of NumPy, sets, times and decimals, which are texts."""
     try:
         return _write(value).encode()
     except ValueError:
@@ -82,6 +83,10 @@ def _plain(value: object) -> object:
         return value.item()
     if isinstance(value, set | frozenset | tuple | np.ndarray):
         return list(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
     raise InvalidTypeError(f"a value must be a bool, a number or a string, not {type(value).__name__}")
 
 

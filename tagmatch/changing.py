@@ -195,7 +195,12 @@ class Staging:
             if self._left is not None or (self._journal is None and logged is not None):
                 self._acquire()
             if check is not None:
-                check(self._changes)
+                try:
+                    check(self._changes)
+                except BaseException:
+                    if len(self._changes) == 0:  # so that others can stage changes
+                        self._let_go()
+                    raise
             journal = self._journal
             if logged is None or journal is None:
                 stage()
@@ -468,6 +473,13 @@ class Changing:
             earliest = snapshot.earliest
             rest = max(_REST_S, _REST_RATIO * (time.monotonic() - began))
         return None if earliest == NEVER else max(rest, min((earliest - clock.now_us()) / 1e6, _LOOK_S))
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether another program has saved a snapshot that is not taken over yet."""
+        if self._location is None or not self._known:
+            return False
+        return self._known != {self._location.manifest()["snapshot"]}
 
     def reload(self) -> bool:
         """Take over the snapshot that is on disk; returns whether it is another one."""

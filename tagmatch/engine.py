@@ -356,6 +356,8 @@ class LocalEngine:
                 right(staged)
             if len(staged.of_keys(keys).changes().keys):
                 raise IndexChangedError(f"a change of key {key!r} is staged; consolidate, and look at it again")
+            if self.changing.is_behind:
+                raise IndexChangedError(f"another program has saved changes; reload, and look at key {key!r} again")
             condition(self.get(key))
 
         return check

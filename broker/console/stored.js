@@ -15,7 +15,7 @@ export function areaText(area) {
 
 const where = (each) => each.where && h("code", {}, text(each.where, 600));
 const area = (each) => each.area && h("code", {}, text(areaText(each.area), 200));
-const data = (record) => Object.entries(record.data).map(([name, value]) => h("div", {}, text(name), " = ", text(JSON.stringify(value[1] ?? value))));
+const data = (record) => Object.entries(record.data).map(([name, value]) => h("div", {}, text(name), " = ", text(JSON.stringify(value))));
 
 function alternatives(record, cell) {
   const some = record.alternatives.slice(0, 3).map(cell).filter(Boolean).map((each) => h("div", {}, each));
@@ -99,7 +99,7 @@ export const change = {
     own.watch(async (signal) => {
       const { found, etag } = key === null ? {} : await call("GET", path(key), { signal });
       const now = found?.alternatives[0] ?? { tags: [], where: "", area: null, expires: "" };
-      const plainData = Object.fromEntries(Object.entries(found?.data ?? {}).map(([name, value]) => [name, Array.isArray(value) ? value[1] : value]));
+      const plainData = found?.data ?? {};
       const form = h("form", { class: "card" },
         field("Key", "key", "text", { value: key ?? "", required: true, readonly: key !== null }),
         field("Tags", "tags", "textarea", { value: now.tags.join("\n") }, "One a line."),

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from tagmatch.broker.access import Incoming
-from tagmatch.broker.answers import ACTIONS, PUTS, Matching, MatchingBest
+from tagmatch.broker.answers import ACTIONS, PUTS, Matching, MatchingBest, committed
 from tagmatch.broker.config import Role
 from tagmatch.broker.http.bodies import Answer, Headers, RefusedError, key_in
 from tagmatch.broker.http.call import HttpCall
@@ -22,10 +22,12 @@ from tagmatch.broker.http.preconditions import condition_of, is_known, tag_of
 from tagmatch.broker.http.streams import ROW_FIELDS, Rows, message_rows
 from tagmatch.broker.wire import area_of, batch_of, record_to_json, write_json
 from tagmatch.files.rows import read_sets
+from tagmatch.model.data_types import Schema, unknown_column
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NotStoredError
 from tagmatch.model.input.messages import Queries
 from tagmatch.model.input.places import area_from
 from tagmatch.model.options import Wanted
+from tagmatch.model.records import Record
 from tagmatch.model.where.areas import NOWHERE, Place
 from tagmatch.pipeline.run.callers import Answered
 from tagmatch.records import records_after
@@ -170,20 +172,25 @@ def _get(call: HttpCall) -> Answer:
     tag = [(b"etag", tag_of(found).encode())]
     if is_known(found, call.header("if-none-match")):
         return Answer(b"", 304, headers=tag)
-    return Answer(write_json(record_to_json(found)), headers=tag)
+    return Answer(write_json(_shown(found)), headers=tag)
+
+
+def _shown(record: Record[Any]) -> Body:
+    """A record as it may be put again: values of data are plain."""
+    return {**record_to_json(record), "data": record.data}
 
 
 def _put(call: HttpCall, *, commit: bool = True, **given: Any) -> Answer:
     """Store a subscription: a row as in files, or a record as `GET` gives it."""
     index, key = call.index, _key(call)
-    rows = [{**row, "key": key} for row in _rows_of(given)]
+    rows = [{**row, "key": key} for row in _rows_of(given, index._engine.schema())]
     condition = _condition(call)
     staged = index._engine.put_table(_table(call, rows), match_all=True, condition=condition)
     call.service.metrics.changes.labels("put").inc()
     return _changed(call, staged, commit=commit)
 
 
-def _rows_of(given: dict[str, Any]) -> list[dict[str, Any]]:
+def _rows_of(given: dict[str, Any], schema: Schema) -> list[dict[str, Any]]:
     """Rows of a record, or the row that a subscription is."""
     if not given:
         raise InvalidValueError('the body must be a subscription, such as {"tags": ["cat"]}')
@@ -191,7 +198,9 @@ def _rows_of(given: dict[str, Any]) -> list[dict[str, Any]]:
     given.pop("key", None)
     if not isinstance(data, dict):
         raise InvalidTypeError("data must be an object with a value for each column")
-    typed = {name: each[1] if isinstance(each, list) and len(each) == 2 else each for name, each in data.items()}
+    for name in data:
+        if name not in schema:
+            raise unknown_column(name, schema)
     alternatives = given.pop("alternatives", None)
     rows = [given] if alternatives is None else alternatives
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not rows:
@@ -201,7 +210,7 @@ def _rows_of(given: dict[str, Any]) -> list[dict[str, Any]]:
     for row in rows:
         if unknown := sorted(row.keys() - {*ROW_FIELDS}):
             raise InvalidValueError(f"a subscription has no field {unknown[0][:60]!r}; data goes into the object data")
-    return [{**row, **typed} for row in rows]
+    return [{**row, **data} for row in rows]
 
 
 def _put_many(call: HttpCall, incoming: Incoming, *, commit: bool = True, match_all: bool = False) -> Iterator[bytes]:
@@ -258,7 +267,7 @@ def _list(
         if prefix is not None and not record.key.startswith(prefix):
             break
         if tag is None or any(tag in each.tags for each in record.alternatives):
-            given = record_to_json(record)
+            given = _shown(record)
             if wanted is None or wanted in json.dumps(given, ensure_ascii=False).casefold():
                 found.append(given)
         if len(found) == limit or time.monotonic() > until:
@@ -293,14 +302,18 @@ def _delete(call: HttpCall, *, commit: bool = True) -> Answer:
 
 
 def _condition(call: HttpCall) -> Any:
-    return condition_of(call.header("if-match"), call.header("if-none-match"))
+    """What must hold of the record as it is, also by changes of other programs."""
+    found = condition_of(call.header("if-match"), call.header("if-none-match"))
+    if found is not None and call.index._engine.changing.is_behind:
+        call.index.reload()
+    return found
 
 
 def _changed(call: HttpCall, staged: int, *, commit: bool) -> Answer:
     found: dict[str, Any] = {"staged": staged, "committed": commit}
     headers: Headers = []
     if commit:
-        found["changes"] = call.index.consolidate()._asdict()
+        found["changes"] = committed(call)._asdict()
         if (record := call.index.get(_key(call))) is not None:
             headers.append((b"etag", tag_of(record).encode()))
     return Answer(write_json(found), headers=headers)
@@ -384,6 +397,7 @@ ROUTES: dict[str, dict[str, Route]] = {
         )
     },
     "/consolidate": {"POST": _action("consolidate", has_body=True)},
+    "/reload": {"POST": _action("reload")},
     "/stats": {"GET": _action("stats")},
     "/info": {"GET": _action("info")},
     "/sessions": {"GET": _action("sessions")},

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from support.service import USERS, config, value
 
-from tagmatch import Circle, TagMatch
+from tagmatch import Circle, TagMatch, connect
 from tagmatch.broker.http.bodies import Answer
 from tagmatch.broker.http.preconditions import Repeats
 from tagmatch.broker.service import Service, serving
@@ -88,6 +88,67 @@ def test_a_subscription_is_put_matched_shown_and_deleted(both):
     assert client.ask("DELETE", "/subscriptions/7")[2]["changes"]["removed"] == 1
     assert client.ask("DELETE", "/subscriptions/7")[0] == client.ask("GET", "/subscriptions/7")[0] == 404
     assert client.ask("POST", "/match", message)[2] == {"keys": []}
+
+
+def test_data_is_plain_and_of_known_columns():
+    types = {
+        "size": "int64",
+        "name": "string",
+        "at": "timestamp",
+        "day": "date",
+        "price": "decimal(10, 2)",
+        "new": "bool",
+    }
+    given = {
+        "size": 3, "name": "a", "at": "2026-11-29T08:00:00.500000+00:00", "day": "2026-11-29", "new": True,
+        "price": "9.50",
+    }  # fmt: skip
+    with served(index={"data": types}) as (service, client):
+        assert client.ask("PUT", "/subscriptions/7", {"tags": ["cat"], "data": given})[0] == 200
+        found = client.ask("GET", "/subscriptions/7")[2]
+        assert found["data"] == given
+        assert client.ask("GET", "/subscriptions")[2]["subscriptions"] == [found]
+        asked, answer = {"tags": ["cat"], "columns": [*given]}, {"keys": [{"key": 7, **given}]}
+        assert client.ask("POST", "/match", asked)[2] == answer
+        assert client.ask("PUT", "/subscriptions/7", found)[2]["changes"]["removed"] == 0
+        before = service.index.get(7)
+        assert before.data["at"].year == 2026
+        wrong = client.ask("PUT", "/subscriptions/7", {"tags": ["cat"], "data": {"nam": "b"}})
+        assert (wrong[0], "is 'name' meant?" in wrong[2]["detail"]) == (400, True)
+        assert service.index.get(7) == before
+
+
+def test_changes_of_another_program_come_first(tmp_path):
+    """No change has the status 409 and takes effect later; conditions are about what the other program has saved."""
+    with TagMatch(tmp_path / "index", device="cpu", threads=1) as tm:
+        tm.add_sets([["a"]] * 3, [1, 2, 3])
+        tm.consolidate()
+
+    def change(key: int) -> None:
+        with TagMatch(tmp_path / "index", device="cpu", threads=1) as other:
+            other.put(key, tags=["b"])
+            other.consolidate()
+
+    index = TagMatch(tmp_path / "index", device="cpu", threads=1)
+    with index, serving(index, config()) as service, contextlib.closing(Http(service)) as client:
+        tag = client.ask("GET", "/subscriptions/1")[1]["etag"]
+        change(1)
+        assert client.ask("DELETE", "/subscriptions/2")[2]["changes"]["removed"] == 1
+        assert client.ask("POST", "/match", {"tags": ["b"]})[2] == {"keys": [1]}
+        change(4)
+        assert client.ask("POST", "/subscriptions", [{"key": 5, "tags": ["b"]}])[0] == 200
+        change(3)
+        assert client.ask("PUT", "/subscriptions/1", {"tags": ["c"]}, If_Match=tag)[0] == 412
+        change(6)
+        assert client.ask("PUT", "/subscriptions/6", {"tags": ["c"]}, If_None_Match="*")[0] == 412
+        change(7)
+        assert client.ask("POST", "/reload")[2] == {"reloaded": True}
+        change(8)
+        with connect(service.url) as remote:
+            remote.put(9, tags=["b"])
+            remote.consolidate()
+        assert sorted(client.ask("POST", "/match", {"tags": ["b"]})[2]["keys"]) == [1, 3, 4, 5, 6, 7, 8, 9]
+        assert index.stats()["staged"] == 0
 
 
 def test_the_best_keys_of_a_message(both):
