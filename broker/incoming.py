@@ -364,7 +364,7 @@ class DeadLetters:
             try:
                 while text:
                     text = text[os.write(file, text) :]
-                os.fdatasync(file)
+                getattr(os, "fdatasync", os.fsync)(file)  # macOS has only fsync
             except OSError:
                 os.ftruncate(file, before)  # a line that is cut short would spoil the next one
                 raise

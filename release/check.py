@@ -3,15 +3,18 @@
     make release-check
     make release-check SKIP=audit      # where the service that knows vulnerabilities cannot be reached
 
-Prints a line for each check, and ends with 1 if any failed. Versions of Python that are not on the machine are not
-tried.
+Prints a line for each check, and ends with 1 if any failed. If none did, the wheel, the source distribution, the list
+of packages and their checksums are in `dist/`. Versions of Python that are not on the machine are not tried.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,12 +22,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from shutil import which
 
 from api import differences, public
 from contents import ROOT, sdist_faults, wheel_faults
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+#: A wheel is no larger, in KB of 1,000 bytes
+MOST_KB = 700
 #: Versions of Python that a release is tried with, if they are installed
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 #: Extras that users may install; all that they bring has one of the licences below. Benchmarks and tests ship nothing.
@@ -32,7 +37,9 @@ EXTRAS = ("spark", "mqtt", "nats", "kafka", "cuda", "serve", "trace")
 #: Parts of the names of licences that an Apache-2.0 package may depend on, and those of NVIDIA's libraries
 LICENCES = "Apache;BSD;Eclipse Distribution;ISC;MIT;Mozilla Public License;MPL-2.0;NVIDIA;Python;PSF;Zlib"
 #: What newcomers read first, and can follow without extras
-FIRST_PAGES = ("docs/index.md", "docs/tutorials/alerts.md", "docs/tutorials/near_me.md")
+FIRST_PAGES = ("docs/index.md", "docs/tutorials/near_me.md")
+#: The list of packages that an installation brings
+BILL = "tagmatch.cdx.json"
 #: Names other packages and has no files, so that it says no licence
 METAPACKAGES = ("cuda-toolkit",)
 
@@ -56,7 +63,10 @@ def check_contents(wheel: Path, sdist: Path) -> str:
     """Both have the files that are expected."""
     if faults := [*wheel_faults(wheel), *sdist_faults(sdist)]:
         raise FailedError("\n".join([*faults, "if they are meant: edit release/wheel.txt, release/sdist.txt"]))
-    return f"{wheel.name}, {wheel.stat().st_size >> 10:,} KiB; {sdist.name}, {sdist.stat().st_size >> 10:,} KiB"
+    sizes = [file.stat().st_size / 1000 for file in (wheel, sdist)]
+    if sizes[0] > MOST_KB:
+        raise FailedError(f"{wheel.name} has {sizes[0]:,.0f} KB, more than {MOST_KB}; leave out what users do not need")
+    return f"{wheel.name}, {sizes[0]:,.0f} KB; {sdist.name}, {sizes[1]:,.0f} KB"
 
 
 def check_interface() -> str:
@@ -122,6 +132,31 @@ def check_vulnerabilities(folder: Path) -> str:
     return "none known"
 
 
+def check_bill(folder: Path, bill: Path) -> str:
+    """All that an installation brings is listed as CycloneDX describes it."""
+    wanted = ["--output-reproducible", "--validate", "--of", "JSON", "-o", str(bill)]
+    _run([sys.executable, "-m", "cyclonedx_py", "environment", *wanted, str(folder / "bin" / "python")])
+    listed = {canonicalize_name(each["name"]) for each in json.loads(bill.read_text())["components"]}
+    needed = {
+        canonicalize_name(Requirement(text).name)
+        for text in metadata.requires("tagmatch") or ()
+        if "extra ==" not in text
+    }
+    if missing := {"tagmatch", *needed} - listed:
+        raise FailedError(f"{bill.name} does not list {', '.join(sorted(missing))}")
+    return f"{len(listed)} packages in {bill.name}"
+
+
+def kept(files: list[Path], output: Path) -> str:
+    """Copy the released files, and write their checksums, which `sha256sum --check` reads."""
+    output.mkdir(parents=True, exist_ok=True)
+    sums = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files]
+    for file in files:
+        shutil.copy(file, output)
+    (output / "SHA256SUMS").write_text("".join(sums))
+    return f"{len(files)} files and SHA256SUMS in {output}"
+
+
 def oldest() -> list[str]:
     """The oldest version of each package that tagmatch needs, as its bounds have it: `numpy==2.0.*`."""
     needed = [Requirement(text) for text in metadata.requires("tagmatch") or () if "extra ==" not in text]
@@ -150,7 +185,7 @@ def _brought() -> set[str]:
 def _environment(folder: Path, version: str) -> str:
     """An empty virtual environment; its Python."""
     installed = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    programs = [which(f"python{version}"), *map(str, installed.glob(f"{version}.*/bin/python"))]
+    programs = [shutil.which(f"python{version}"), *map(str, installed.glob(f"{version}.*/bin/python"))]
     for program in filter(None, programs):
         # Where versions are switched by small programs, such a program may be there without the version
         if not subprocess.run([program, "--version"], capture_output=True).returncode:
@@ -186,9 +221,11 @@ def _checks(folder: Path, wheel: Path, sdist: Path, skipped: str) -> Iterator[tu
     versions = oldest()
     named = f"Python {PYTHONS[0]}, {' '.join(versions)}"
     yield named, partial(check_install, wheel, folder / "oldest", PYTHONS[0], *versions)
+    own = folder / f"{sys.version_info[0]}.{sys.version_info[1]}"
+    yield "bill of materials", partial(check_bill, own, folder / BILL)
     yield "licences", check_licences
     if skipped != "audit":
-        yield "vulnerabilities", partial(check_vulnerabilities, folder / f"{sys.version_info[0]}.{sys.version_info[1]}")
+        yield "vulnerabilities", partial(check_vulnerabilities, own)
 
 
 def main() -> None:
@@ -210,6 +247,8 @@ def main() -> None:
             except FailedError as error:
                 failed += 1
                 print(f"FAILED  {name}: {error}", flush=True)
+        if not failed:
+            print(f"kept    {kept([wheel, sdist, Path(folder) / BILL], ROOT / 'dist')}")
     if skipped:
         print(f"skipped {skipped}")
     sys.exit(f"{failed} of the checks failed" if failed else 0)

@@ -33,7 +33,8 @@ _BLOCK = 1 << 20
 
 # Of a link or, opened for writing, of a pipe without a reader, a socket or a folder
 _NO_PLAIN_FILE = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR}
-_A_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+# macOS has no O_PATH: there, folders have to be readable
+_A_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 # To open a pipe would wait until its other end is open
 _A_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 

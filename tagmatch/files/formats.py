@@ -154,7 +154,7 @@ def input_descriptor(path: str) -> Iterator[int]:
     """Give the descriptor of a file or stream, to be read from."""
     with _opened(path, 0, os.O_RDONLY) as descriptor:
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            with contextlib.suppress(OSError):  # it is faster only
+            with contextlib.suppress(AttributeError, OSError):  # it is faster only, and macOS lacks it
                 fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         yield descriptor
 

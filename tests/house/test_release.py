@@ -3,13 +3,16 @@
 The whole is `make release-check`.
 """
 
+import hashlib
 import json
+import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from support.documents import ROOT
 
 RELEASE = ROOT / "release"
@@ -61,6 +64,80 @@ def test_files_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             for name in names:
                 wheel.writestr(name, "")
         assert contents.wheel_faults(tmp_path / "a.whl") == faults
+
+
+def test_files_that_are_released_have_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(RELEASE))
+    import check
+
+    (tmp_path / "a.whl").write_bytes(b"wheel")
+    assert check.kept([tmp_path / "a.whl"], tmp_path / "dist").startswith("1 files")
+    assert (tmp_path / "dist/a.whl").read_bytes() == b"wheel"
+    assert (tmp_path / "dist/SHA256SUMS").read_text() == f"{hashlib.sha256(b'wheel').hexdigest()}  a.whl\n"
+
+
+def test_a_large_wheel_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(RELEASE))
+    import check
+
+    monkeypatch.setattr(check, "wheel_faults", lambda _: [])
+    monkeypatch.setattr(check, "sdist_faults", lambda _: [])
+    wheel = tmp_path / "a.whl"
+    wheel.write_bytes(bytes(700_000))
+    assert check.check_contents(wheel, wheel) == "a.whl, 700 KB; a.whl, 700 KB"
+    wheel.write_bytes(bytes(701_000))
+    with pytest.raises(check.FailedError, match="701 KB, more than 700"):
+        check.check_contents(wheel, wheel)
+
+
+def workflow_faults(text: str) -> list[str]:
+    """Actions without a commit, and jobs or workflows that may do more than read without saying so."""
+    loose = [line.strip() for line in text.splitlines() if re.search(r"uses:(?!.*@[0-9a-f]{40} # v\d)", line)]
+    return loose if re.search(r"^permissions: \{\}$", text, re.MULTILINE) else [*loose, "permissions"]
+
+
+def test_workflows_have_least_rights_and_pinned_actions() -> None:
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        assert workflow_faults(path.read_text()) == [], path
+        for job in yaml.safe_load(path.read_text())["jobs"].values():
+            assert {name for name, right in job["permissions"].items() if right != "read"} <= {
+                "attestations",
+                "id-token",
+            }
+    assert workflow_faults("on: push\n  - uses: actions/checkout@v4\n") == [
+        "- uses: actions/checkout@v4",
+        "permissions",
+    ]
+
+
+# -- Linux, and other systems ------------------------------------------------------------------------------------------
+
+#: What Python has on Linux only, or not on macOS
+LINUX = r"""\b(os|fcntl|mmap|select|signal|socket)\.(O_(?:PATH|DIRECT|TMPFILE|RSYNC|NOATIME)|fdatasync|sched_[sg]et\w+|
+    memfd_create|eventfd\w*|pidfd_open|posix_fa\w+|copy_file_range|splice|setns|unshare|epoll|[lfs]?[gs]etxattr|accept4|
+    F_(?:\w+PIPE_SZ|OFD_\w+)|MADV_(?:HUGEPAGE|POPULATE\w+|DONTFORK)|MAP_POPULATE|MAP_NORESERVE|pthread_setname_np|
+    sig(?:timed)?waitinfo|SO_(?:PEERCRED|INCOMING_CPU)|TCP_(?:USER_TIMEOUT|QUICKACK|CORK|DEFER_ACCEPT)|AF_(?:NETLINK|VSOCK))\b"""
+
+
+def linux_only(text: str) -> list[str]:
+    """Calls that only Linux has, and its folders, in a program that does not say what it does without the call."""
+    calls = {(module, name) for module, name in re.findall("".join(map(str.strip, LINUX.splitlines())), text)}
+    spared = "suppress(AttributeError"
+    unasked = [f"{a}.{b}" for a, b in calls if f'hasattr({a}, "{b}")' not in text and spared not in text]
+    return sorted(unasked) + (re.findall(r'"/(?:proc|sys)/[^"]*', text) if "hasattr(os" not in text else [])
+
+
+def test_other_systems_stay_possible() -> None:
+    """Each call that macOS lacks has something in its place; whether all works there is not tested."""
+    read = 0
+    for folder in ("broker", "model", "partitioner", "pipeline", "pyspark_tagmatch", "tagmatch", "workloads"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert linux_only(path.read_text()) == [], path
+            read += 1
+    assert read > 150
+    assert linux_only("os.fdatasync(1)\nos.O_PATH") == ["os.O_PATH", "os.fdatasync"]
+    assert linux_only('open("/proc/self/maps")') == ['"/proc/self/maps']
+    assert linux_only('if hasattr(os, "memfd_create"):\n    os.memfd_create("a")') == []
 
 
 # An error that is marked as expected but does not come is an error in both: strict mypy says so by itself
