@@ -11,6 +11,7 @@ from mkdocs.structure.files import File, Files
 from typer.testing import CliRunner
 
 from tagmatch.cli.app import app
+from tagmatch.model import VERSION
 from tagmatch.model.where.constraints import OPERATORS
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +28,11 @@ COUNTED = {
 }
 #: Longer lines of code have their comment on a line before them, so that a phone shows both
 LONG = 50
+
+
+def on_config(config: Any) -> None:
+    """Name the version on each page: each version has a site, which is a folder."""
+    config.site_name += f" {VERSION}"
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -16,6 +16,8 @@ from mutants import MUTANTS
 from support.browsers import chromium, violations
 from support.documents import ROOT
 
+from tagmatch.model import VERSION
+
 
 class Page(HTMLParser):
     """What a page links to, and the places in it that others may link to."""
@@ -114,6 +116,11 @@ def test_pages_on_a_phone_and_what_axe_finds(browser: Any, site: Path, scheme: s
             assert shown.evaluate("document.documentElement.scrollWidth") <= 390, path
             assert violations(shown) == [], path
     shown.close()
+
+
+@pytest.mark.nightly
+def test_pages_name_their_version(site: Path) -> None:
+    assert f"<title>Glossary - tagmatch {VERSION}</title>" in (site / "glossary.html").read_text()
 
 
 @pytest.mark.nightly
