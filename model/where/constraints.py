@@ -35,6 +35,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
+from operator import itemgetter
 from typing import Literal, NamedTuple, Self, cast
 
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
@@ -601,14 +602,12 @@ def _intervals(operator: Operator, spans: Sequence[Span]) -> tuple[Interval, ...
         return ()
     cuts: list[Cut] = []
     if operator.count == MANY:  # of those that begin alike, the widest first
-        listed = sorted(sorted(set(spans), key=lambda span: span.high, reverse=True), key=lambda span: span.low)
-    else:
-        listed = [*spans[:1]]
-    for span in listed:
-        lower, upper = _cuts_of(operator, span, spans[-1].low)
-        # An operand may be within the range of the one before
-        if not cuts or lower.position >= cuts[-1].position:
-            cuts += lower, upper
+        for low, high in sorted(sorted(set(spans), key=itemgetter(1), reverse=True), key=itemgetter(0)):
+            # An operand may be within the range of the one before
+            if not cuts or low > cuts[-1].key:
+                cuts += Cut("[", low), Cut("]", high)
+    elif spans:
+        cuts += _cuts_of(operator, spans[0], spans[-1].low)
     if operator.is_other:
         cuts = [_ALL.lower, *cuts, _ALL.upper]
     elif len(cuts) == 2 and cuts[0].position >= cuts[1].position:

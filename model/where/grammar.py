@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from functools import cached_property
 from typing import Generic, TypeVar, cast
 
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken
@@ -18,6 +20,11 @@ Tree = TypeVar("Tree")
 _NAME, _VALUE = "(NAME | QUOTED_NAME)", "(NUMBER | TEXT | TRUE | FALSE | typed)"
 
 
+#: A list of texts and numbers alone, as one token; in the grammar that is tried first on long texts
+LISTED = "LISTED"
+_OR_LISTED = f" | {LISTED}"
+_LONG = 1_000
+
 #: Those whose operands may be attributes, which are compared one by one; and by which operators
 AS_PAIRS = {"between": (">=", "<="), "in": ("=",)}
 
@@ -30,7 +37,7 @@ def _rule(terminal: str, own: Operator) -> str:
         return f'{words} "(" {_NAME} ")"'
     if own.count == MANY:
         operand = f"({operand} | network)"
-        return f'{_NAME} {words} ("{{" {operand} ("," {operand})* "}}" | network)'
+        return f'{_NAME} {words} ("{{" {operand} ("," {operand})* "}}" | network{_OR_LISTED})'
     return f"{_NAME} {words} {operand}" + f' "and" {operand}' * (own.count - 1)
 
 
@@ -59,8 +66,8 @@ _RULES = {
 ?one: "not" one -> negation
     | "(" any ")"
     | test
-?test: ("tags" | _ALL_OF "tags") "{" TEXT ("," TEXT)* "}" -> tags
-     | _ANY_OF "tags" "{" TEXT ("," TEXT)* "}"    -> any_tag
+?test: ("tags" | _ALL_OF "tags") ("{" TEXT ("," TEXT)* "}" | LISTED) -> tags
+     | _ANY_OF "tags" ("{" TEXT ("," TEXT)* "}" | LISTED) -> any_tag
      | AT_LEAST "{" any ("," any)* "}"           -> at_least
      | AT_LEAST "tags" "{" TEXT ("," TEXT)* "}"  -> at_least_tags
      | "within" CIRCLE "(" NUMBER "," NUMBER "," NUMBER ")"        -> within
@@ -85,6 +92,8 @@ network: CIDR (TEXT | "(" TEXT ")")
     | OF_SEVERAL "(" sum ("," sum)+ ")" -> of_several
 """,
 }
+_UNSIGNED = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_LITERAL = rf'"(?:[^"\\]|\\.)*+"|[+-]?{_UNSIGNED}'
 _TERMINALS = (
     r"""
 SIGNS
@@ -111,10 +120,12 @@ NAME: /[A-Za-z_][A-Za-z0-9_.]*/
 QUOTED_NAME: /`(?:[^`]|``)*`/
 NUMBER: /[+-]?UNSIGNED_NUMBER/
 TEXT: /"(?:[^"\\]|\\.)*"/s
+LISTED.1: /\{\s*(?:LITERAL)(?:\s*,\s*(?:LITERAL))*+\s*\}/s
 SPACE: /\s+/
 %ignore SPACE
 """.replace("SIGNS", "\n".join(f'{terminal}: "{sign}"' for terminal, sign in _SIGNS.items()))
-    .replace("UNSIGNED_NUMBER", r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+    .replace("LITERAL", _LITERAL)
+    .replace("UNSIGNED_NUMBER", _UNSIGNED)
     .replace("SPAN", DURATION)
     .replace("TYPES", "|".join((*TYPES, DECIMAL)))
     .replace("NESTED", r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
@@ -158,6 +169,7 @@ _WRITTEN_HERE = {
 _OPERATOR_OR_WORD = re.compile(r"[=<>!&|~:]+|[^\W\d]\w*")
 _SHORT_DURATION = re.compile(r"[+-]\s*[0-9]+\s*(?:ms|[smhdwMy])\b")
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_LISTED = re.compile(_LITERAL, re.DOTALL)
 _UNCLOSED = {'"': 'a " that closes this text', "`": "a ` that closes this name"}
 
 
@@ -166,10 +178,22 @@ class Language(Generic[Tree]):
 
     def __init__(self, what: str, start: str, reader: Transformer[Token, Tree]) -> None:
         self._what = what
-        self._parser = Lark(_RULES[start] + _TERMINALS, start=start, parser="lalr", lexer="basic", transformer=reader)
+        self._start, self._reader = start, reader
+        self._parser = self._made(_RULES[start].replace(_OR_LISTED, ""))
+
+    def _made(self, rules: str) -> Lark:
+        return Lark(rules + _TERMINALS, start=self._start, parser="lalr", lexer="basic", transformer=self._reader)
+
+    @cached_property
+    def _of_long(self) -> Lark:
+        return self._made(_RULES[self._start])
 
     def read(self, text: str) -> Tree:
         """The result of the reader for a text; FilterError names the column of a mistake, and the expected words."""
+        if len(text) > _LONG:
+            # What is wrong, and where, is said by the grammar that has a token for each value
+            with suppress(UnexpectedInput, MistakeError):
+                return cast(Tree, self._of_long.parse(text))
         try:
             return cast(Tree, self._parser.parse(text))
         except UnexpectedInput as error:
@@ -258,6 +282,11 @@ def start_of(token: Token) -> int:
 def name_in(token: Token) -> str:
     """The name that stands there, perhaps in backquotes."""
     return str(token) if token.type == "NAME" else token[1:-1].replace("``", "`")
+
+
+def values_in(token: Token) -> list[str]:
+    """The texts, in their quotes, and the numbers of such a list."""
+    return _LISTED.findall(token)
 
 
 def shown_text(found: str) -> str:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 
 from lark import Token, Transformer, v_args
@@ -47,6 +47,7 @@ from tagmatch.model.where.grammar import (
     AS_PAIRS,
     BY_RULE,
     COMPARED,
+    LISTED,
     LONGEST_FOUND,
     VALUE_WORDS,
     Language,
@@ -55,6 +56,7 @@ from tagmatch.model.where.grammar import (
     name_in,
     shown_text,
     start_of,
+    values_in,
 )
 from tagmatch.model.where.outlines import Corridor, Polygon
 from tagmatch.model.where.types import DECIMAL, TYPES, network_of, typed_of
@@ -147,10 +149,10 @@ class _Reader(Transformer[Token, Expression]):
         return Not(part)
 
     def tags(self, *texts: Token) -> Expression:
-        return every(list(map(_tag, texts)))
+        return every(_tags(texts))
 
     def any_tag(self, *texts: Token) -> Expression:
-        return one_of(list(map(_tag, texts)))
+        return one_of(_tags(texts))
 
     def at_least(self, counted: Token, *parts: Expression) -> Expression:
         least = int(re.findall("[0-9]+", counted)[0][:LONGEST_FOUND])
@@ -195,7 +197,7 @@ def _outline(token: Token, kind: Callable[[str], Polygon | Corridor], text: str 
 def _test_of(own: Operator) -> Callable[[list[Token]], Constraint]:
     def test(tokens: list[Token]) -> Constraint:
         name, *operands = tokens
-        values = [_value(operand) for operand in operands]
+        values = _values(operands)
         try:
             attribute = name_in(name)
             return Constraint.of(attribute, own.name, operands_read(attribute, own, values))
@@ -271,13 +273,21 @@ def _comparison_of(operator: str) -> Callable[[list[Token]], Constraint]:
     return compared
 
 
+def _values(operands: Sequence[Token]) -> list[Value]:
+    """The values of operands, or of the one token that is a list of them."""
+    if len(operands) == 1 and operands[0].type == LISTED:
+        at = start_of(operands[0])
+        return [_text(each, at) if each[0] == '"' else _number(each) for each in values_in(operands[0])]
+    return list(map(_value, operands))
+
+
 def _wrong(own: Operator, tokens: list[Token], values: list[Value]) -> Token:
     """Which token is wrong of those of a test that an operator does not take, the last one if they are so together."""
     try:
         name = name_in(tokens[0])
         check_name(name)
         name_read(name)
-        for token, value in zip(tokens[1:], values, strict=True):
+        for token, value in zip(tokens[1:], values, strict=False):
             tokens = [token, tokens[-1]]
             (value,) = operands_read(name, own, [value])
             span_for(own, value)
@@ -288,42 +298,63 @@ def _wrong(own: Operator, tokens: list[Token], values: list[Value]) -> Token:
 
 def _value(token: Token) -> Value:
     if token.type == "TEXT":
-        return _text(token)
+        return _text(token, start_of(token))
     if token.type in ("TRUE", "FALSE"):
         return token.type == "TRUE"
     if token.type in _TYPED:
         try:
-            text = _text(token)
+            text = _text(token, start_of(token))
             return network_of(text) if token.type == NETWORK else typed_of(token.type, text)
         except InvalidValueError as error:
             raise MistakeError(start_of(token), str(error)) from None
-    if not _INTEGER.fullmatch(token):
-        return float(token)
+    return _number(token)
+
+
+def _number(text: str) -> int | float:
+    if not _INTEGER.fullmatch(text):
+        return float(text)
     # Python does not read thousands of digits; no attribute may have so great a number either
-    return int(token) if len(token) <= LONGEST_FOUND else 2**64
+    return int(text) if len(text) <= LONGEST_FOUND else 2**64
 
 
-def _text(token: Token) -> str:
+def _text(written: str, at: int) -> str:
+    """The text that is written in quotes at a place."""
+    if written.isascii() and "\\" not in written:
+        return written[1:-1]
+
     def unescaped(found: re.Match[str]) -> str:
         if found[1]:
             return _UNESCAPED[found[1]]
         if found[2]:
             return chr(int(found[2], 16))
         escapes = r"an escape (\" \\ \n \t \uXXXX)"
-        raise MistakeError(start_of(token) + 1 + found.start(), f"expected {escapes}, found {shown_text(found[0])}")
+        raise MistakeError(at + 1 + found.start(), f"expected {escapes}, found {shown_text(found[0])}")
 
-    text = _ESCAPE.sub(unescaped, token[1:-1])
+    text = _ESCAPE.sub(unescaped, written[1:-1])
     # Two escapes may be the halves of one character
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
+def _tags(texts: Sequence[Token]) -> list[Expression]:
+    if len(texts) == 1 and texts[0].type == LISTED:
+        at = start_of(texts[0])
+        return [_checked_tag(each, at) for each in values_in(texts[0])]
+    return list(map(_tag, texts))
+
+
 def _tag(token: Token) -> str:
+    return _checked_tag(token, start_of(token))
+
+
+def _checked_tag(written: str, at: int) -> str:
+    if not written.startswith('"'):
+        raise MistakeError(at, "a tag is a text")
     try:
-        tag = checked_text(_text(token))
+        tag = checked_text(_text(written, at))
     except InvalidValueError as error:
-        raise MistakeError(start_of(token), str(error)) from None
+        raise MistakeError(at, str(error)) from None
     if is_reserved(tag):
-        raise MistakeError(start_of(token), "a tag must not begin with U+0000 and +, - or =, as constraints do")
+        raise MistakeError(at, "a tag must not begin with U+0000 and +, - or =, as constraints do")
     return tag
 
 

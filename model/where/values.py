@@ -69,6 +69,8 @@ _ESCAPED = re.compile(r'["\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
 
 def key_of(value: object) -> str:
     """The key of a value, also of NumPy's; InvalidTypeError, InvalidValueError."""
+    if type(value) is str:  # most are
+        return TEXTS[0] + checked_text(value)
     if isinstance(value, bool):
         return "b1" if value else "b0"
     if isinstance(value, int):

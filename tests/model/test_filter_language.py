@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from lark.lexer import BasicLexer
 from oracle import OPERATORS
 from support.areas import areas as sphere_areas
 from support.areas import numbers_of, plane_areas
@@ -24,7 +25,7 @@ from tagmatch.model.columns import strings_of
 from tagmatch.model.errors import FilterError
 from tagmatch.model.input import messages, values
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among
-from tagmatch.model.where import alternatives, areas, constraints, language
+from tagmatch.model.where import alternatives, areas, constraints, grammar, language
 from tagmatch.model.where.areas import check
 from tagmatch.model.where.constraints import Constraint
 from tagmatch.model.where.language import rows_of, stored_rows
@@ -427,3 +428,81 @@ def test_many_tests_are_not_compared_in_pairs(text: str, tests: int, monkeypatch
         monkeypatch.setattr(alternatives, name, lambda *given: looked_at.append(given))
     (row,) = rows_of(text)
     assert (len(row.constraints), looked_at) == (tests, [])
+
+
+_VALUES_WRITTEN = [
+    *("1", "+1", "-0", "-0.0", "0.5", "1.", ".5", "1e3", "1E-3", "1e999", "-1e999", "1e-999", "9007199254740993"),
+    *("9223372036854775807", "9223372036854775808", "9" * 41, "007", "1 2", "1a", "--1", "nan", "-", "1_0"),
+    *("true", "false", "null", "b", "`b`", "now()", "now() - 2 hours", "7 days", "", " ", "[1]", "'a'"),
+    *('date "2026-11-28"', 'timestamp("2026-11-28T10:00:00Z")', 'version "1.10"', 'ip "::1"', 'decimal "0.1"'),
+    *('cidr "10.0.0.0/8"', 'date "x"', r'"\u00e9"', r'"\ud83d\ude00"', r'"\ud83d"', r'"\n\t\"\\"', r'"\/"', r'"\b"'),
+]
+_LITERALS = st.one_of(
+    st.text(max_size=4).map(lambda text: f'"{text}"'),  # perhaps with a quote, or half an escape
+    st.text('a"\\n\n,}é\ud83d\ude00\x00', max_size=4).map(lambda text: f'"{text}"'),
+    st.sampled_from(_VALUES_WRITTEN),
+    st.integers().map(str),
+    st.floats(allow_nan=False).map(repr),
+)
+_BEFORE_LISTS = ["a in", "not a in", "a not in", "`a b` in\n", "x = 1 or a in", "tags", "all of tags", "any of tags"]
+_BEFORE_LISTS += ["at least 2 of tags", "at least 1 of", "a =", "a", "", "in", "a between", "tags in", "a in in"]
+
+
+def _read(text: str) -> object:
+    """What an expression becomes, or its error, read anew."""
+    try:
+        return language.rows_of(text)
+    except FilterError as error:
+        return str(error)
+
+
+@given(
+    st.sampled_from(_BEFORE_LISTS),
+    st.lists(_LITERALS, max_size=5),
+    st.sampled_from([",", ", ", " ,\n", ",,"]),
+    st.sampled_from(["}", " }", ",}", "", "} or b = 1", "} and", "}}", '} and b in {1, "c"}']),
+)
+@example("a in", ["1", '"b"'], ", ", ",}")
+@example("a in", ["1", "-1e3"], " ,\n", "}")
+@example("a in", ["1", "1 2"], ", ", "}")
+@example("a in", ["1", "1"], ",,", "}")
+@example("a not in", ['"\\""', '"}"', '"a, b"'], ",", " }")
+@example("a in", ["1", "true", "-0.0", "0"], ",", "}")
+@example("a in", ["9223372036854775808"], ",", "}")
+@example("tags", ['"a"', "1"], ", ", "}")
+@example("any of tags", ['"a"', '"\x00+"'], ", ", "}")
+@example("a =", ['"a"', "1"], ", ", "}")
+def test_lists_are_read_alike_as_one_token(before: str, listed: list[str], comma: str, after: str) -> None:
+    text = f"{before} {{{comma.join(listed)}{after}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grammar, "_LONG", math.inf)
+        ordinary = _read(text)
+        patch.setattr(grammar, "_LONG", -1)
+        assert _read(text) == ordinary
+
+
+@pytest.mark.parametrize("before", ["city in", "city not in", "any of tags", "not tags"])
+def test_a_long_list_is_one_token(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = ", ".join(f'"t\\u00e9 {number}"' for number in range(300))
+    text = f"{before} {{{values}}} and price < 10"
+    rows = rows_of(text)  # the grammar itself is read with such a lexer, once
+    taken = []
+    next_token = BasicLexer.next_token
+
+    def counted(*given: Any) -> Any:
+        taken.append(given)
+        return next_token(*given)
+
+    monkeypatch.setattr(BasicLexer, "next_token", counted)
+    assert rows_of(text) == rows
+    assert len(taken) < 12
+    monkeypatch.setattr(grammar, "_LONG", math.inf)
+    assert rows_of(text) == rows
+    assert len(taken) > 600
+
+
+@pytest.mark.parametrize("bad", [r'"\q"', "null", "9223372036854775808", "1e", '"'])
+def test_a_mistake_in_a_long_list_has_its_place(bad: str) -> None:
+    begun = "city in {" + '"Rome",\n' * 300
+    with pytest.raises(FilterError, match=r"^where: line 301, column [1-9]: "):
+        rows_of(f"{begun}{bad}}}")
