@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import threading
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
@@ -384,7 +385,7 @@ class RemoteEngine:
         self.key_type: KeyType = info["key_type"]
         self._plane = bool(info["plane"])
         self._most_rows, self._most_bytes = int(info["max_batch_rows"]), int(info["max_message_bytes"])
-        self._lock = threading.Lock()
+        self._lock, self._process = threading.Lock(), os.getpid()
         # Streams of single messages by form (lists or sets), channel and number of columns
         self._singles: dict[_Kind, Pipelined] = {}
 
@@ -558,6 +559,7 @@ class RemoteEngine:
         channel: str | None = None,
     ) -> Future[Any]:
         row, others = tag_list(tags), self._others(attributes, place)
+        self.check_open()
         while True:
             singles = self._singles_of((unique, channel, len(others), self._only.get("only")), _columns_for(others))
             try:
@@ -670,6 +672,8 @@ class RemoteEngine:
         raise TagMatchError("a service saves its own index, at `consolidate`; to copy it there, use tagmatch backup")
 
     def close(self, *, drain: bool = True) -> None:
+        if os.getpid() != self._process:  # it is that of the parent
+            return
         with self._lock:
             if self._ended.is_set():
                 return
@@ -687,6 +691,8 @@ class RemoteEngine:
     def check_open(self) -> None:
         if self._ended.is_set():
             raise ClosedError("this connection is closed; connect again")
+        if os.getpid() != self._process:  # whose threads, and those of gRPC, are not here
+            raise ClosedError("this connection was made before fork(); connect in each child process, too")
 
     def leave(self, *, failed: bool) -> None:
         self.close(drain=not failed)

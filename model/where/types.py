@@ -30,7 +30,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -72,7 +72,9 @@ class Version(str):
     """A version, in the order of semantic versions: as an attribute of a message, or an operand.
 
     It is made of a text: numbers separated by dots (missing ones are 0), perhaps `-` and identifiers before a release,
-    and `+` and a build, which does not count. InvalidValueError for another text.
+    and `+` and a build, which does not count. More than three numbers and a `v` in front are taken, too. Python
+    compares versions in the same order. InvalidValueError for another text; InvalidTypeError for another type, and for
+    a comparison with a text.
 
     Examples
     --------
@@ -89,11 +91,41 @@ class Version(str):
 
     def __new__(cls, text: str) -> Version:
         """Check the text."""
+        if not isinstance(text, str):
+            raise InvalidTypeError(f'a version is a text, such as "1.10.0", not {type(text).__name__} {text!r}')
         _version_key(text)
         return super().__new__(cls, text)
 
     def __repr__(self) -> str:
         return f"Version({str.__repr__(self)})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Version) and _version_key(self) == _version_key(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(_version_key(self))
+
+    def __lt__(self, other: object) -> bool:
+        return _version_key(self) < _key_beside(other)
+
+    def __le__(self, other: object) -> bool:
+        return _version_key(self) <= _key_beside(other)
+
+    def __gt__(self, other: object) -> bool:
+        return _version_key(self) > _key_beside(other)
+
+    def __ge__(self, other: object) -> bool:
+        return _version_key(self) >= _key_beside(other)
+
+
+def _key_beside(other: object) -> str:
+    """The key of a version that another one is compared with; a text would be compared by its letters."""
+    if isinstance(other, Version):
+        return _version_key(other)
+    raise InvalidTypeError(f"a Version is compared with a Version, not with {type(other).__name__} {other!r}")
 
 
 @dataclass(frozen=True, slots=True)

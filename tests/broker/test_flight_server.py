@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import threading
 import time
@@ -18,14 +19,21 @@ from pyarrow import flight
 from support import filters, strategies
 from support.agreement import assert_agree, assert_keys, change_all, index_of
 from support.areas import subscriptions
-from support.service import Slowed, command, exchanged, messages, options, put, remote, value
+from support.service import Slowed, command, config, exchanged, messages, options, put, remote, value
 from support.waiting import wait_until
 
 from tagmatch import Box, ChangeCounts, Circle, Near, TagMatch, TagMatchError, Where, connect
 from tagmatch.broker.connection import TAGS_ONLY, MessageStream, Pipelined, Reply, give
 from tagmatch.broker.service import serving
 from tagmatch.files.columns import AREA_COLUMN
-from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NotStoredError, NullError
+from tagmatch.model.errors import (
+    ClosedError,
+    FilterError,
+    InvalidTypeError,
+    InvalidValueError,
+    NotStoredError,
+    NullError,
+)
 from tagmatch.model.input.messages import Queries, joined, queries_in
 
 few = settings(max_examples=max(1, settings().max_examples // 2))
@@ -444,3 +452,30 @@ def test_a_slow_service_is_sent_few_batches():
     assert [reply.result(30) for reply in replies] == [[number] for number in range(len(replies))]
     assert not stream.sizes
     pipelined.close(drain=True)
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_forked_child_must_connect_itself(is_used):
+    """It has neither the threads of a connection nor those of gRPC: calls there fail at once, and do not hang."""
+    with index_of([["a"]], [1], device="cpu") as tm, serving(tm, config()) as service, connect(service.url) as remote:
+        if is_used:
+            assert remote.match(["a"]) == remote.submit(["a"]).result() == [1]
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            for call in (
+                lambda: remote.match(["a"]), lambda: remote.submit(["a"]), lambda: remote.match_many([["a"]]),
+                lambda: remote.put(2, tags=["a"]), remote.consolidate, remote.stats,
+            ):  # fmt: skip
+                try:
+                    call()
+                except ClosedError as error:
+                    os.write(write, b"." if "connect in each child" in str(error) else b"?")
+            remote.close()
+            os.write(write, b"closed")
+            os._exit(0)
+        os.close(write)
+        with open(read, "rb") as told:
+            assert told.read() == b"......closed"
+        os.waitpid(child, 0)
+        assert remote.match(["a"]) == [1]

@@ -18,6 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import filters
 from support.agreement import index_of
 from support.index_files import contents_of
 
@@ -343,3 +346,27 @@ def test_small_segments_earlier_snapshots_and_copies(tmp_path: Path) -> None:
     assert format_of(copy) == 5
     with TagMatch.open(index, snapshot=2, **OPTIONS) as tm:
         assert tm.match(["b"], {"x": 1}) == [4]
+
+
+@given(st.lists(filters.versions, min_size=2, max_size=5))
+def test_python_compares_versions_as_the_index_does(versions):
+    one, two = versions[:2]
+    operators = {"=": one == two, "!=": one != two, "<": one < two, "<=": one <= two, ">": one > two, ">=": one >= two}
+    with TagMatch(device="cpu", threads=1) as tm:
+        tm.add_sets([[]] * 6, range(6), where=[f"v {sign} version {json.dumps(two)}" for sign in operators])
+        tm.consolidate()
+        assert sorted(tm.match([], {"v": one})) == [key for key, holds in enumerate(operators.values()) if holds]
+    assert one != two or hash(one) == hash(two)
+    assert len({*versions}) == sum(all(each != other for other in versions[:at]) for at, each in enumerate(versions))
+
+
+def test_a_version_is_no_text():
+    """It would be compared by its letters: 1.10 before 1.9."""
+    assert Version("1.10.0") == Version("v1.10") > Version("1.9") > Version("1.9-rc.1")
+    assert Version("1.9") != "1.9"
+    for wrong in (lambda: Version("1.10") < "1.9", lambda: Version("1.10") < "1.9", lambda: max("2", Version("1"))):
+        with pytest.raises(InvalidTypeError, match="a Version is compared with a Version, not with str"):
+            wrong()
+    for value in (1.10, None, ["1.10"]):
+        with pytest.raises(InvalidTypeError, match="a version is a text"):
+            Version(value)
