@@ -220,6 +220,10 @@ class Asked(NamedTuple):
         there = [f"{names[name]} is {', '.join(sorted(map(_shown, keys)))}" for name, keys in sides.items() if keys]
         missing = [f"the message has no attribute {names[name]}" for name, keys in sides.items() if not keys]
         why = ", ".join(missing or there)
+        left, right = ({type_of(key) for key in sides[name]} for name in (own.left, own.right))
+        for name, given, wanted in ((own.left, left, right), (own.right, right, left)):
+            if wanted == {"time"} and given and "time" not in given:
+                why += f"; {names[name]} is of type {' and '.join(sorted(given))}{_advice(name, sides[name], wanted)}"
         return Test("condition", constraint.text, holds, ", ".join(there) or None, None if holds else why)
 
     def _parts(self, constraint: Constraint) -> Test:
@@ -305,8 +309,19 @@ def _remedy(constraint: Constraint, wanted: list[str], keys: list[str]) -> str:
         texts = [] if is_prefix else [cut.key for interval in constraint.intervals for cut in interval]
         meant = _meant(texts, {type_of(key) for key in keys})
         return f" (write {meant} in the test, or declare {name})" if meant else ""
-    meant = _meant(keys, set(wanted))
-    return f" (write {meant} in the message, or declare {name})" if meant else ""
+    return _advice(constraint.attribute, keys, set(wanted))
+
+
+def _advice(attribute: str, keys: list[str], wanted: set[str]) -> str:
+    """How a message has a value of the wanted type instead of these; of a time, why the first is not read as one."""
+    if meant := _meant(keys, wanted):
+        return f" (write {meant} in the message, or declare {name_text(attribute)})"
+    try:
+        if wanted == {"time"}:
+            value_in("time", keys[0][1:] if keys[0][:1] == TEXTS[0] else _shown(keys[0]))
+    except InvalidValueError as error:
+        return f" ({error})"
+    return ""
 
 
 def _meant(keys: list[str], types: set[str]) -> str:

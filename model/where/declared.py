@@ -177,8 +177,10 @@ class Declared:
         try:
             found = value if key_of_network(value) else own.value(value)
         except (InvalidTypeError, InvalidValueError) as error:
-            if self.strict and not (own.kind == "integer" and _is_of("float", value)):
-                raise type(error)(f"attribute {quoted(own.attribute.name)}: {error}") from None
+            is_no_time = own.kind == "time" and isinstance(value, str) and not isinstance(value, Version)
+            if is_no_time or (self.strict and not (own.kind == "integer" and _is_of("float", value))):
+                said = f"{_shown(value)} is no {own.attribute.type}: {error}" if is_no_time else error
+                raise type(error)(f"attribute {quoted(own.attribute.name)}: {said}") from None
             return value
         if own.analyzer is None or not isinstance(found, str):
             return found

@@ -201,6 +201,10 @@ _Sets = Annotated[
 ]
 
 
+#: The most documents that have a line each if they are refused
+_REFUSED = 100
+
+
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """How sets are read of files for an index, as options say."""
@@ -232,7 +236,7 @@ class _Reading:
         options: Any = {"expires": to_add, "plane": stats["plane"], "match_all": self.match_all}
         options |= {"data": data, "row_of": row_of}
         with (
-            cli.invalid_rows(skip=self.skip_invalid) as invalid,
+            cli.invalid_rows(skip=self.skip_invalid, most=1 if row_of is None else _REFUSED) as invalid,
             cli.other_columns(self.ignore_columns or (), data) as others,
         ):
             batches = read_sets(sets, self.form, invalid, stats["key_type"], others=others, **options)
@@ -418,10 +422,13 @@ def import_(
     new: dict[str, Any] = {"key_type": key_type}
     if mapping is not None:
         new |= importing.declared(mapping, tags=translating.tags)
-    with _changed(index, reading, new, data=cli.named(data, "--data")) as tm:
+    columns = cli.named(data, "--data")
+    with _changed(index, reading, new, data=columns) as tm:
         translated = translating.documents(source, mapping, tm)
         _put(tm, reading.rows(tm, documents, expires, has_data=True, row_of=translated.row))
     typer.echo(f"{documents}: {translated.report()}")
+    if empty := [name for name in columns or () if name not in translated.filled]:
+        typer.echo(f"tagmatch: no document that was taken has a value for --data {', '.join(empty)}", err=True)
 
 
 _Keys = Annotated[list[str], cli.argument("KEY", "Keys; -- before those that begin with -.")]

@@ -421,17 +421,26 @@ def status(what: str, console: Console | None = None) -> contextlib.AbstractCont
 
 
 @contextlib.contextmanager
-def invalid_rows(*, skip: bool) -> Iterator[InvalidRows]:
-    """What takes rows that cannot be used. However the work ends, a line says then how many were skipped, if any."""
+def invalid_rows(*, skip: bool, most: int = 1) -> Iterator[InvalidRows]:
+    """What takes rows that cannot be used. However the work ends, a line says then how many were skipped, if any.
+
+    If `most` is greater than 1, the first `most` have a line each before that one.
+    """
     from tagmatch.files.columns import InvalidRows
 
-    invalid = InvalidRows(skip=skip)
+    invalid = InvalidRows(skip=skip, most=most)
     try:
         yield invalid
     finally:
         if invalid.count:
             rows = counted(invalid.count, "invalid row")
-            typer.echo(f"tagmatch: skipped {rows}; the first: {invalid.first}", err=True)
+            if most > 1:
+                for error in invalid.first:
+                    typer.echo(f"tagmatch: skipped: {error}", err=True)
+                shown = f", the first {most} are above" if invalid.count > most else ""
+                typer.echo(f"tagmatch: skipped {rows}{shown}", err=True)
+            else:
+                typer.echo(f"tagmatch: skipped {rows}; the first: {invalid.first[0]}", err=True)
 
 
 @contextlib.contextmanager

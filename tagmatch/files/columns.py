@@ -561,14 +561,15 @@ class OtherColumns:
 class InvalidRows:
     """The rule for rows that cannot be used: the first ends the reading, or all are skipped and counted."""
 
-    def __init__(self, *, skip: bool = False) -> None:
-        self._skip = skip
+    def __init__(self, *, skip: bool = False, most: int = 1) -> None:
+        self._skip, self._most = skip, most
         self.count = 0
-        self.first: TagMatchError | None = None
+        self.first: list[TagMatchError] = []  # Of them at most `most`
 
     def found(self, error: TagMatchError) -> None:
         """Raise or count a row's mistake."""
         if not self._skip:
             raise error
         self.count += 1
-        self.first = self.first or error
+        if self.count <= self._most:
+            self.first.append(error)

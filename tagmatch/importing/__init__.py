@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from tagmatch.importing import json_rules, percolator, predicates
@@ -15,6 +15,9 @@ from tagmatch.model.where.declared import Declared
 from tagmatch.model.where.language import stored_rows
 
 __all__ = ["NotTakenError", "declared", "elasticsearch", "rules", "vespa"]
+
+#: The most fields that are named because they are not taken
+_SHOWN = 20
 
 
 class Documents:
@@ -47,6 +50,8 @@ class Documents:
         self._keys, self._field = (key,) if key else names, field or query
         self._key_type, self._data, self._declared = key_type, data, declared
         self.taken, self.refused = Counter[str](), Counter[str]()
+        self.filled: set[str] = set()  # Columns of data that have a value
+        self._left: dict[str, None] = {}  # Paths of fields that are no columns
 
     def row(self, document: Any) -> dict[str, Any]:
         """The key, the tags and the condition of a document; NotTakenError, by the path of what cannot be taken."""
@@ -66,7 +71,12 @@ class Documents:
             for what, counts in (("taken", self.taken), ("refused", self.refused))
         ]
         others = [f"mapping.{name}: {said}" for name, _, _, said in self._fields.attributes() if said]
-        return "; ".join([*found, *([f"not taken of the mapping: {', '.join(others)}"] if others else [])])
+        if others:
+            found.append(f"not taken of the mapping: {', '.join(others)}")
+        if self._left:
+            shown, more = list(self._left)[:_SHOWN], " and others" * (len(self._left) > _SHOWN)
+            found.append(f"fields not taken: {', '.join(shown)}{more}; --data NAME=TYPE takes them")
+        return "; ".join(found)
 
     def _row(self, document: Any) -> dict[str, Any]:
         root = Place("")
@@ -89,6 +99,11 @@ class Documents:
                 stored_rows(condition.text, plane=False, declared=self._declared)
             except FilterError as error:
                 raise place.refused(f"{error}, in {condition.text!r:.200}") from None
+        self.filled.update(name for name in self._data if row[name] is not None)
+        known = {self._field, *self._keys, *self._data}
+        own = {name: each for name, each in given.items() if not name.startswith("_")}
+        if len(self._left) <= _SHOWN:
+            self._left |= dict.fromkeys(_others(own, known, ""))
         return row
 
     def _key(self, given: Mapping[str, Any]) -> Any:
@@ -102,6 +117,18 @@ class Documents:
         if isinstance(key, str) and not (key.isascii() and key.isdigit()):
             raise Place(name, "key").refused(f"{key!r:.60} is no integer, as the keys of this index are")
         return int(key)
+
+
+def _others(given: Mapping[str, Any], known: Collection[str], prefix: str) -> Iterator[str]:
+    """The paths of values that are not at known paths."""
+    for name, each in given.items():
+        path = prefix + name
+        if path in known or each is None:
+            continue
+        if isinstance(each, Mapping):
+            yield from _others(each, known, f"{path}.")
+        else:
+            yield path
 
 
 def _member(given: Any, path: str) -> Any:

@@ -294,7 +294,7 @@ class Fields:
         for name, options in Place("mapping").object_of(properties).items():
             own = Place(f"mapping.{prefix}{name}").object_of(options)
             nested = within_nested or own.get("type") == "nested"
-            self._known[prefix + name] = {**own, "type": "nested"} if nested else own
+            self._known[prefix + name] = {**own, "nested": True} if nested else own
             for inside in ("properties", "fields"):
                 self._add(own.get(inside) or {}, f"{prefix}{name}.", within_nested=nested)
 
@@ -310,7 +310,7 @@ class Fields:
             return Field(name)
         if own.get("type") == "alias":
             return self.field(str(own.get("path")), place)
-        if own.get("type") == "nested":
+        if own.get("nested"):
             raise place.of("nested").refused(f"field {name!r} is nested, which is not taken")
         if "properties" in own:
             raise place.refused(f"field {name!r} is an object; give the field within it")
@@ -327,7 +327,9 @@ class Fields:
         return [
             each
             for each, own in self._known.items()
-            if each.startswith(f"{name}.") and "properties" not in own and own.get("type") not in ("nested", "alias")
+            if each.startswith(f"{name}.")
+            and not ({"properties", "nested"} & own.keys())
+            and own.get("type") != "alias"
         ]
 
     @property

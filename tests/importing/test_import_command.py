@@ -1,6 +1,7 @@
 """The command `import` puts what documents ask for, and says what it took and refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,10 @@ def test_all_queries_of_a_mapping(tmp_path):
     assert not index.exists()
     ran = ended("import", *arguments, "--skip-invalid")
     assert ran.returncode == 0
-    assert f"skipped {refused_count} invalid rows; the first: " in ran.stderr
+    said = ran.stderr.splitlines()
+    assert said[-1] == f"tagmatch: skipped {refused_count} invalid rows"
+    assert len(said) == refused_count + 1
+    assert all(re.search(r"percolator.jsonl: line \d+ \(row \d+\): query", line) for line in said[:-1])
     assert "taken: " in ran.stdout
     assert "match_phrase 3" in ran.stdout
     assert "refused: query 3" in ran.stdout or "nested 3" in ran.stdout
@@ -68,7 +72,9 @@ def test_fields_beside_the_query_are_data(tmp_path):
     ana = CITY | {"email": "ana@x.org", "plan": {"seats": 3}, "other": 7}
     bo = {"_id": "2", "_source": {"query": CITY["query"], "email": "bo@x.org"}}
     columns = ("--data", "email=string", "--data", "plan.seats=int64")
-    done("import", "elasticsearch", written(file, ana, bo), index, *columns)
+    ran = ended("import", "elasticsearch", written(file, ana, bo), index, *columns, "--data", "emial=string")
+    assert ran.stdout.endswith("; fields not taken: other; --data NAME=TYPE takes them\n")
+    assert ran.stderr == "tagmatch: no document that was taken has a value for --data emial\n"
     done("import", "elasticsearch", written(file, bo | {"_id": "3"}), index)
     with TagMatch.open(index) as tm:
         found = {key: record.data for key, record in tm.records.items()}
@@ -77,6 +83,18 @@ def test_fields_beside_the_query_are_data(tmp_path):
     said = refused("import", "elasticsearch", written(file, ana | {"plan": {"seats": "x"}}), index)
     assert "a.jsonl: line 1" in said
     assert "'plan.seats'" in said
+
+
+def test_fields_and_rows_that_are_not_taken_are_named(tmp_path):
+    """At most 20 of the fields, and 100 of the rows."""
+    index, file = tmp_path / "index", tmp_path / "a.jsonl"
+    nested = [{"_id": str(each), "query": {"nested": {}}} for each in range(101)]
+    most = CITY | {f"f{each:02}": each for each in range(21)} | {"_routing": "a", "none": None}
+    ran = ended("import", "elasticsearch", written(file, most, *nested), index, "--skip-invalid")
+    assert ran.stdout.endswith(" f18, f19 and others; --data NAME=TYPE takes them\n")
+    *rows, last = ran.stderr.splitlines()
+    assert (len(rows), last) == (100, "tagmatch: skipped 101 invalid rows, the first 100 are above")
+    assert rows[-1].endswith("a.jsonl: line 101 (row 100): query.nested: queries 'nested' are not taken")
 
 
 def test_integers_as_keys_and_tags(tmp_path):
@@ -158,3 +176,16 @@ def test_a_new_index_has_the_attributes_of_the_mapping(tmp_path):
     assert ended("import", "elasticsearch", file, other, "--mapping", mapping, "--skip-invalid").returncode == 0
     with TagMatch.open(other) as tm:
         assert tm.stats()["attributes"] == {"city": "string"}
+
+
+def test_fields_of_nested_objects_are_declared_by_their_paths(tmp_path):
+    """So that messages may have them if the mapping is strict; queries of them are refused still."""
+    rooms = {"type": "nested", "properties": {"size": {"type": "integer"}}}
+    mapping = {"properties": {"city": {"type": "keyword"}, "rooms": rooms}, "dynamic": "strict"}
+    large = {"_id": "2", "query": {"range": {"rooms.size": {"gte": 20}}}}
+    index, file = tmp_path / "index", written(tmp_path / "a.jsonl", CITY, large)
+    ran = ended("import", "elasticsearch", file, index, "--mapping", written(tmp_path / "m.json", mapping),
+                "--skip-invalid")  # fmt: skip
+    assert "query.range.rooms.size: field 'rooms.size' is nested, which is not taken" in ran.stderr
+    with TagMatch.open(index) as tm:
+        assert tm.match([], {"city": "Nice", "rooms.size": [12, 20]}) == ["1"]

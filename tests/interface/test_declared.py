@@ -211,7 +211,7 @@ def test_texts_become_values(kind: Any, where: str, value: Any, holds: bool, str
 
 
 def test_what_is_not_of_the_type_stays_unless_strict() -> None:
-    for kind in ("int64", "bool", "timestamp", "decimal(5, 1)"):
+    for kind in ("int64", "bool", "decimal(5, 1)"):
         assert matched('x = "many"', {"x": "many"}, attributes={"x": kind})
     assert matched("y = 1", {"y": 1}, attributes={"x": "int64"})
     # Some texts of a column are bools, and others are not
@@ -220,6 +220,35 @@ def test_what_is_not_of_the_type_stays_unless_strict() -> None:
         tm.consolidate()
         table = pa.table({"tags": [[], [], []], "x": ["true", "maybe", None]})
         assert tm.match_many(table).to_pylist() == [[1], [2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "told"),
+    [
+        ("timestamp", "2026-13-01", '"2026-13-01" is no timestamp: '),
+        ("timestamp", "2026-11-28T10:00", "has no time zone: write Z at its end"),
+        ("date", "28/11/2026", '"28/11/2026" is no date: '),
+    ],
+)
+def test_conditions_on_times_have_times(path: Path, tmp_path: Path, kind: str, text: str, told: str) -> None:
+    """Without `strict`, too, and wherever a condition comes in."""
+    where, data = f'posted > "{text}"', tmp_path / "sets.jsonl"
+    with TagMatch(path, threads=1, device="cpu", attributes={"posted": kind}) as tm:
+        constraints = [[{"attr": "posted", "op": ">", "value": text}]]
+        calls: list[Any] = [lambda: tm.add_set([], 1, where=where), lambda: tm.put(1, [], where=where)]
+        calls += [lambda: tm.add_sets([[]], [1], where=[where]), lambda: tm.remove_set([], 1, where=where)]
+        calls += [lambda: tm.add_subscriptions(pa.table({"key": [1], "constraints": constraints}))]
+        calls += [lambda: tm.add_subscriptions(pa.table({"key": [1], "where": [f"a = 1 or not {where}"]}))]
+        for call in calls:
+            with pytest.raises(InvalidValueError if call is calls[4] else FilterError, match=re.escape(told)):
+                call()
+        tm.match([], {"posted": text})  # a message may have other values
+        tm.consolidate()
+    data.write_text(json.dumps({"key": 1, "tags": [], "where": where}) + "\n")
+    assert told in refused("add", path, data)
+    index = TagMatch.open(path, threads=1, device="cpu")
+    with index, remote(index) as (_, tm), pytest.raises(FilterError, match=re.escape(told)):
+        tm.put(1, [], where=where)
 
 
 STRICT: dict[str, Any] = {"attributes": {"price": "int64", "title": "string"}, "strict": True}

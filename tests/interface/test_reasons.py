@@ -57,6 +57,25 @@ def why(where: str | None, attributes: dict, tags: tuple[str, ...] = ("a",), **a
             'fails  app >= version "1.9.0": app is "1.10", of type text; the test is of type version '
             '(write version "1.10.0" in the message, or declare app)',
         ),
+        (
+            'posted >= date "2026-01-01"',
+            {"posted": "2026-05-01T10:00"},
+            'fails  posted >= date "2026-01-01": posted is "2026-05-01T10:00", of type text; the test is of type time '
+            "(the timestamp '2026-05-01T10:00' has no time zone: write Z at its end for UTC, or +01:00)",
+        ),
+        (
+            'posted >= date "2026-01-01"',
+            {"posted": 1795860000000},
+            'fails  posted >= date "2026-01-01": posted is 1795860000000, of type number; the test is of type time '
+            '(a timestamp is written as in timestamp "2026-11-28T10:00:00+01:00", or with Z for UTC, '
+            "not '1795860000000')",
+        ),
+        (
+            "posted >= now() - 7 days",
+            {"posted": "2026-11-28", "now()": datetime(2026, 11, 29, tzinfo=UTC)},
+            'fails  posted >= now() - 7 days: posted is "2026-11-28", now() is date "2026-11-29"; '
+            'posted is of type text (write date "2026-11-28" in the message, or declare posted)',
+        ),
         ("price < 10", {"price": math.nan}, "fails  price < 10: price is NaN, of type NaN; the test is of type number"),
         ("price < 10", {"price": ["9", 11]}, 'fails  price < 10: price is "9", 11'),
         ("price != 10", {"price": 10.0}, "fails  price != 10: price is 10"),
