@@ -632,9 +632,11 @@ class MatchingBest(Matching):
         plain: bool = False,
         coalesce: bool = False,
         channel: str | None = None,
+        columns: list[Any] | None = None,
         only: str | None = None,
     ) -> None:
-        super().__init__(call, incoming, Wanted.keys, plain=plain, coalesce=coalesce, channel=channel, only=only)
+        asked: dict[str, Any] = {"channel": channel, "columns": columns, "only": only}
+        super().__init__(call, incoming, Wanted.keys, plain=plain, coalesce=coalesce, **asked)
         self._method = "match_best"
         self._given |= {"limit": limit, "order_by": order_by, "score": score}
 

@@ -505,9 +505,18 @@ class RemoteEngine:
         return self._stream_of(queries, wanted, channel, waited, {"columns": names})
 
     def best(
-        self, queries: Any, limit: object, order_by: object, score: object, *, channel: str | None, waited: float
+        self,
+        queries: Any,
+        limit: object,
+        order_by: object,
+        score: object,
+        *,
+        channel: str | None,
+        waited: float,
+        columns: Sequence[str] | None,
     ) -> pa.ListArray:
-        by = {"command": "match_best", "limit": limit, "order_by": order_by, "score": score}
+        names = None if columns is None else [*columns]
+        by = {"command": "match_best", "limit": limit, "order_by": order_by, "score": score, "columns": names}
         return self._stream_of(queries, Wanted.keys, channel, waited, by)
 
     def counts_by(

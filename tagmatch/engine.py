@@ -509,7 +509,15 @@ class LocalEngine:
 
     @_interrupted_plainly
     def best(
-        self, queries: Any, limit: object, order_by: object, score: object, *, channel: str | None, waited: float
+        self,
+        queries: Any,
+        limit: object,
+        order_by: object,
+        score: object,
+        *,
+        channel: str | None,
+        waited: float,
+        columns: Sequence[str] | None,
     ) -> pa.ListArray:
         snapshot, _, matcher = self._reading.answering
         asked, checked = self._queries(queries), limit_of(limit)
@@ -518,7 +526,9 @@ class LocalEngine:
             check_attributes(asked.chunks, scored)
         maker = best_of(self._answers(order.places), checked, order, scored)
         found = self._made(maker, matcher, asked, channel, waited)
-        return lists_of(found.offsets, order.keys.take(pa.array(found.values)))
+        keys = order.keys.take(pa.array(found.values))
+        values = keys if columns is None else data_beside(snapshot, keys, columns, self.schema())
+        return lists_of(found.offsets, values)
 
     @_interrupted_plainly
     def counts_by(

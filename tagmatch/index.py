@@ -105,7 +105,15 @@ class _Engine(Protocol):
     ) -> Iterable[tuple[frozenset[str], Any]]: ...
     def reasons(self, tags: Iterable[str], attributes: Any, place: Place, key: object) -> Reasons: ...
     def best(
-        self, queries: Any, limit: object, order_by: object, score: object, *, channel: str | None, waited: float
+        self,
+        queries: Any,
+        limit: object,
+        order_by: object,
+        score: object,
+        *,
+        channel: str | None,
+        waited: float,
+        columns: Sequence[str] | None,
     ) -> pa.ListArray: ...
     def counts_by(
         self, queries: Any, column: object, *, unique: bool, channel: str | None, waited: float
@@ -1017,6 +1025,7 @@ class Index(Generic[K]):
         channel: str | None = None,
         waited: float = 0.0,
         only: str | None = None,
+        columns: Sequence[str] | None = None,
     ) -> pa.ListArray:
         """The best keys of each query by a column of data or a score, each once, without making its other keys.
 
@@ -1038,13 +1047,13 @@ class Index(Generic[K]):
             greatest scores are the best. A name is a column of the index, or else an attribute; of several values of
             an attribute, the greatest counts. Scores are doubles. Keys whose score lacks a value, or is NaN, come
             last, and those with equal scores in their own order.
-        channel, waited, only
+        channel, waited, only, columns
             As for `match_many`.
 
         Returns
         -------
         pyarrow.ListArray of uint64, or of large_string if keys are strings
-            The best key of each query first.
+            The best key of each query first; with `columns`, structs of `key` and of these.
 
         Raises
         ------
@@ -1063,12 +1072,15 @@ class Index(Generic[K]):
         ChangeCounts(added=3, already_there=0, removed=0, missing=0)
         >>> tm.match_best([["cat", "fr"], ["dog"]], limit=2, order_by="priority desc").to_pylist()
         [[8, 9], []]
+        >>> tm.match_best([["cat"]], limit=1, order_by="priority desc", columns=["priority"]).to_pylist()
+        [[{'key': 8, 'priority': 3}]]
         >>> import pyarrow as pa
         >>> messages = pa.table({"tags": [["cat"], ["cat"]], "bid": [5, -5]})
         >>> tm.match_best(messages, limit=2, score="priority * bid").to_pylist()
         [[8, 9], [7, 9]]
         """
-        return self._of(only).best(queries, limit, order_by, score, channel=channel, waited=waited)
+        names = None if columns is None else _names(columns)
+        return self._of(only).best(queries, limit, order_by, score, channel=channel, waited=waited, columns=names)
 
     def match_highlights(
         self, queries: Any, *, channel: str | None = None, waited: float = 0.0, only: str | None = None

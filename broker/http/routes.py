@@ -80,13 +80,13 @@ async def _match(
     where: Any = location
     found: Any
     if limit is not None or order_by is not None or score is not None:
-        _check_best(unique=unique, columns=columns)
+        _check_best(unique=unique)
         if area is not None:
             raise InvalidValueError("limit, order_by and score go without within")
         message = {"tags": tags or [], "attributes": attributes, "location": location}
         given = {name: value for name, value in message.items() if value is not None}
         ranked: dict[str, Any] = {"limit": limit or 0, "order_by": order_by, "score": score}
-        best = partial(_best, call, given, **ranked, channel=channel, only=only)
+        best = partial(_best, call, given, **ranked, channel=channel, only=only, columns=columns)
         found = await call.app.loop.run_in_executor(call.app.threads, best)
     elif columns is not None:
         if unique or channel is not None:
@@ -146,16 +146,16 @@ def _match_many(
     score: str | None = None,
 ) -> Iterator[bytes]:
     """The keys of each message."""
-    more: dict[str, Any] = {"channel": channel, "only": only, "coalesce": True}
+    more: dict[str, Any] = {"channel": channel, "columns": columns, "only": only, "coalesce": True}
     if limit is None and order_by is None and score is None:
-        return iter(Matching(call, incoming, Wanted.keys, unique=unique, columns=columns, **more))
-    _check_best(unique=unique, columns=columns)
+        return iter(Matching(call, incoming, Wanted.keys, unique=unique, **more))
+    _check_best(unique=unique)
     return iter(MatchingBest(call, incoming, limit=limit or 0, order_by=order_by, score=score, **more))
 
 
-def _check_best(*, unique: bool, columns: list[Any] | None) -> None:
-    if unique or columns is not None:
-        raise InvalidValueError("limit, order_by and score go without unique and columns")
+def _check_best(*, unique: bool) -> None:
+    if unique:
+        raise InvalidValueError("limit, order_by and score go without unique")
 
 
 # -- subscriptions -----------------------------------------------------------------------------------------------------

@@ -708,10 +708,10 @@ def match(
         raise typer.BadParameter(
             "says by what some keys are the best: give --limit, too", param_hint="--order-by or --score"
         )
-    if limit is not None and given:
+    if limit is not None and given not in ([], ["--columns"]):
         raise typer.BadParameter(f"is another answer than {given[0]}; give one of the two", param_hint="--limit")
     if limit is not None:
-        name, ask = "keys", partial(TagMatch.match_best, limit=limit, order_by=order_by, score=score)
+        name, ask = "keys", partial(TagMatch.match_best, limit=limit, order_by=order_by, score=score, columns=columns)
     elif highlights:
         name, ask = "highlights", partial(TagMatch.match_highlights)
     elif exists:

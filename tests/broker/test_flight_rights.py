@@ -63,6 +63,8 @@ def test_each_sees_only_its_keys(sides):
         assert tm.match_many([["a"], []]).to_pylist() == [[own], []]
         assert (tm.match_count(["a"]), tm.match_exists(["secret"], {"x": 1})) == (1, False)
         assert tm.match_best([["a"]], limit=5, order_by="rank").to_pylist() == [[own]]
+        best = tm.match_best([["a"]], limit=5, order_by="rank", columns=["tenant"]).to_pylist()
+        assert best == [[{"key": own, "tenant": "acme" if own == one else "bob"}]]
         assert [each["key"] for each in tm.match_highlights([["a"]]).to_pylist()[0]] == [own]
         assert tm.match(["a"], columns=["tenant"])[0]["key"] == own
         assert tm.submit(["a"]).result(60) == [own]

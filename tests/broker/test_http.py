@@ -166,6 +166,12 @@ def test_the_best_keys_of_a_message(both):
             status, _, found = client.ask("POST", "/match", {**message, **more})
             assert (status, found) == (200, client.ask("POST", "/match_many?" + urlencode(more), [message])[2][0])
     assert found == {"keys": [23, 21]}
+    more = {"limit": 2, "order_by": "size desc", "columns": ["size"]}
+    assert client.ask("POST", "/match", {"tags": ["best"], **more})[2] == {
+        "keys": [{"key": 22, "size": 3}, {"key": 23, "size": 2}]
+    }
+    _, _, many = client.ask("POST", "/match_many?limit=1&order_by=size&columns=size", [{"tags": ["best"]}])
+    assert many[0]["keys"] == [{"key": 21, "size": 1}]
     for more, what in (
         ({"order_by": "size"}, "limit"), ({"limit": 0, "order_by": "size"}, "limit"),
         ({"limit": 1, "order_by": "siz"}, "siz"), ({"limit": 1, "score": "size +"}, "score"),

@@ -53,6 +53,10 @@ def ordered(found: list[Any], values: dict[Any, Any], *, descending: bool) -> li
     return with_value + sorted(key for key in found if values.get(key) is None)
 
 
+def _below(size: int | None) -> bool:
+    return size is not None and size < 3
+
+
 def _plain(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
@@ -90,6 +94,20 @@ def test_the_best_are_the_first_of_all(layout, parts, queries, names, over, limi
                     expected = [ordered(keys, values, descending=way == "desc")[:limit] for keys in every]
                     assert found.to_pylist() == expected
                     assert found.type == pa.list_(pa.large_string() if names else pa.uint64())
+                    with_data = tm.match_best(
+                        queries, limit=limit, order_by=f"{column} {way}", columns=["share", "name"], only="size < 3"
+                    )
+                    assert with_data.to_pylist() == [
+                        [{"key": key} | {name: stored[key][1][name] for name in ("share", "name")} for key in best]
+                        for best in (
+                            ordered(
+                                [key for key in keys if _below(stored[key][1]["size"])],
+                                values,
+                                descending=way == "desc",
+                            )[:limit]
+                            for keys in every
+                        )
+                    ]
 
 
 @given(
@@ -198,6 +216,9 @@ def test_clients_and_keys_that_expire(layout, monkeypatch):
         assert tm.match_best(bids, limit=1, score="size * bid").to_pylist() == [[1]]
         clock.pass_by(5)
         wait_until(lambda: best(messages) == [[3, 1, 5], [2, 5], [5]])
+        found = tm.match_best(messages, limit=2, order_by="size desc", columns=["size"]).to_pylist()
+        three, one, two, last = ({"key": key, "size": size} for key, size in ((3, 3), (1, 1), (2, 2), (5, None)))
+        assert found == [[three, one], [two, last], [last]]
 
 
 CALLS = {
@@ -259,6 +280,8 @@ def test_what_cannot_be_asked(tmp_path):
     found = done("match", tmp_path / "index", queries, "--limit", "2", "--order-by", "size desc")
     assert from_json_lines(found) == [{"id": 0, "keys": [3, 0]}]
     assert from_json_lines(done("match", tmp_path / "index", queries, "--limit", "2")) == [{"id": 0, "keys": [0, 1]}]
+    found = done("match", tmp_path / "index", queries, "--limit", "1", "--order-by", "size desc", "--columns", "size")
+    assert from_json_lines(found) == [{"id": 0, "keys": [{"key": 3, "size": 2.0}]}]
     assert "give --limit, too" in tagmatch("match", tmp_path / "index", queries, "--order-by", "size", code=2)
     told = tagmatch("match", tmp_path / "index", queries, "--limit", "2", "--count", code=2)
     assert "is another answer than --count" in told
