@@ -743,7 +743,9 @@ def match(
 
 def explain(
     index: cli.Index,
-    tags: Annotated[list[str], cli.argument("TAG", "Tags of one query; -- before those that begin with -.")],
+    tags: Annotated[
+        list[str] | None, cli.argument("TAG", "Tags of one query, if it has any; -- before those that begin with -.")
+    ] = None,
     attributes: Annotated[
         dict[str, Any] | None,
         cli.option(
@@ -779,10 +781,10 @@ def explain(
     with TagMatch.open(index, snapshot=snapshot, device="cpu", plane=plane) as tm:
         if key is not None:
             (asked,) = _keys_of(tm, [key], "--key")
-            reasons = tm.explain(tags, attributes, location=location or None, within=within, key=asked, only=only)
+            reasons = tm.explain(tags or [], attributes, location=location or None, within=within, key=asked, only=only)
             typer.echo(json.dumps(reasons.to_dict(), ensure_ascii=False) if as_json else str(reasons))
             return
-        for stored, keys in tm.explain(tags, attributes, location=location or None, within=within, only=only):
+        for stored, keys in tm.explain(tags or [], attributes, location=location or None, within=within, only=only):
             conditions = sorted(str(tag) for tag in stored if isinstance(tag, Where))
             record: dict[str, Any] = {"tags": sorted(tag for tag in stored if not isinstance(tag, Where)), "keys": keys}
             if conditions:

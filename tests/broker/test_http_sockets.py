@@ -260,6 +260,7 @@ def deflated(size: int) -> bytes:
         (b"\x81\xff" + (1 << 40).to_bytes(8, "big") + b"mask", 1009),
         (sent(Opcode.CLOSE, b""), 1005),
     ],
+    ids=["in parts", "of none", "packed", "not masked", "too long", "closed"],  # frames are masked at random
 )
 def test_frames_that_are_odd(both, frames, code):  # noqa: F811
     """Good frames are answered, also with the handshake; bad ones close the connection."""
