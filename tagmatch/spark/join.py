@@ -184,6 +184,8 @@ def partition(
     3
     """
     check_one_of("mode", mode, get_args(Mode))
+    if not isinstance(sets, DataFrame):
+        raise InvalidTypeError(f"sets must be a Spark DataFrame, as of spark.read.parquet, not {type(sets).__name__}")
     spark = sets.sparkSession
     if mode != "append":  # an index has its own
         layout, max_partition_size = with_settings(spark, layout=layout, max_partition_size=max_partition_size)

@@ -344,3 +344,9 @@ def test_keys_that_are_others_each_time(session: Any, tmp_path: Path) -> None:
     with TagMatch.open(tmp_path / "index", device="cpu") as tm:
         tm.check()
         assert sorted(map(len, tm.match(["a"]))) == [16, 16, 16]
+
+
+def test_a_path_is_no_dataframe(tmp_path: Path) -> None:
+    """As the command takes one."""
+    with pytest.raises(InvalidTypeError, match=r"sets must be a Spark DataFrame, .* not str"):
+        partition("interests", tmp_path / "index")  # type: ignore[arg-type]
