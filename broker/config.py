@@ -212,6 +212,9 @@ class IndexOptions:
     durability: Literal["fsync", "os", "none"] | None = None
     keep_snapshots: int | None = None
     data: dict[str, str] | None = None  # Columns of data that keys may have, by name, with their types
+    attributes: dict[str, str] | None = None  # Declared attributes of subscriptions and messages, likewise
+    analyzers: dict[str, str] | None = None  # How texts of these are analysed
+    strict: bool | None = None  # Whether attributes that are not declared, or of another type, are errors
     keys: Literal["indexed", "unindexed"] = "indexed"  # `unindexed` refuses what asks by key
     order: Order = "fifo"  # In which order messages of channels, the sections [[channel]], are matched
 

@@ -1,5 +1,6 @@
 """The configuration of a service: valid options are read, and a mistake is an error that names its line."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from support.agreement import index_of
 from support.service import NO_METRICS, USERS, config, written
 
-from tagmatch import Channel, ConfigError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
+from tagmatch import Channel, ConfigError, FilterError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
 from tagmatch.broker.config import (
     MQTT,
     NATS,
@@ -235,3 +236,23 @@ def test_readiness_waits_for_gateways_that_are_required(name, kind, required, mo
         assert service.is_ready
         monkeypatch.setattr("tagmatch.broker.gateway.GRACE_S", 0.0)
         assert service.is_ready is not required
+
+
+def test_declared_attributes_of_an_index_that_is_begun(tmp_path):
+    (tmp_path / "service.toml").write_text(
+        f"""[index]
+path = {json.dumps(str(tmp_path / "index"))}
+create = true
+device = "cpu"
+attributes = {{ price = "float64", title = "string" }}
+analyzers = {{ title = "casefold(words())" }}
+strict = true
+"""
+    )
+    for _ in range(2):  # begun, and opened
+        with opened(read_config(str(tmp_path / "service.toml"))) as tm:
+            with pytest.raises(FilterError, match="\"prise\" is not declared; is 'price' meant"):
+                tm.put(1, where="prise < 9")
+            tm.put(1, where='price < 9 and title phrase "a b"')
+            tm.consolidate()
+            assert tm.match([], {"price": 3, "title": "A B"}) == [1]
