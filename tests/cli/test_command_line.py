@@ -185,7 +185,7 @@ def test_completion():
     [
         "build sets.parquet", "frobnicate", "build sets.parquet index --layout fastest", "info index --xml",
         "build sets.parquet index --threads 0", "build sets.parquet index --max-partition-size 0",
-        "match index queries.parquet --threads many", "add", "add index", "remove index a b", "explain i",
+        "match index queries.parquet --threads many", "add", "add index", "remove index a b", "explain",
         "add index sets --overwrite", "backup index", "restore place index --snapshot last",
     ],
 )  # fmt: skip

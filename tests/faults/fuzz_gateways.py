@@ -22,7 +22,7 @@ from faults.driver import Case, Length, Program
 from faults.mutations import mutated
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from support.gateway_sides import SIDES, letters_in
+from support.gateway_sides import letters_in
 from support.notified import is_accounted_for
 
 from tagmatch import TagMatch
@@ -270,7 +270,7 @@ def raw_headers(port: int, rnd: random.Random, count: int) -> None:
 def _cases(rounds: int, _: Path, __: random.Random) -> Iterator[Case]:
     for first in range(0, rounds, _ROUND):
         count = min(_ROUND, rounds - first)
-        for kind, form in itertools.product(SIDES, ("properties", "json")):
+        for kind, form in itertools.product(("mqtt", "nats"), ("properties", "json")):
             yield Case(f"{kind} {form}", str(first), functools.partial(_fed, kind, form, count))
         yield Case("requests", str(first), functools.partial(_requested, count // 2))
 
