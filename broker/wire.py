@@ -145,6 +145,11 @@ def area_of(row: object, what: str) -> Area | None:
 def record_to_json(record: Record[Any]) -> dict[str, Any]:
     """A record in JSON; values of data have their types."""
     types = {name: pa.scalar(value).type for name, value in record.data.items()}
+    return record_shown(record) | {"data": {name: as_json(name, value, types) for name, value in record.data.items()}}
+
+
+def record_shown(record: Record[Any]) -> dict[str, Any]:
+    """A record as it may be put again: values of data are plain, as Python has them."""
     return {
         "key": record.key,
         "alternatives": [
@@ -156,7 +161,7 @@ def record_to_json(record: Record[Any]) -> dict[str, Any]:
             }
             for each in record.alternatives
         ],
-        "data": {name: as_json(name, value, types) for name, value in record.data.items()},
+        "data": record.data,
     }
 
 

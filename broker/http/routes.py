@@ -20,14 +20,13 @@ from tagmatch.broker.http.notifications import EventStream, acknowledge, end_ses
 from tagmatch.broker.http.openapi import document
 from tagmatch.broker.http.preconditions import condition_of, is_known, tag_of
 from tagmatch.broker.http.streams import ROW_FIELDS, Rows, message_rows
-from tagmatch.broker.wire import area_of, batch_of, record_to_json, write_json
+from tagmatch.broker.wire import area_of, batch_of, record_shown, write_json
 from tagmatch.files.rows import read_sets
 from tagmatch.model.data_types import Schema, unknown_column
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NotStoredError
 from tagmatch.model.input.messages import Queries
 from tagmatch.model.input.places import area_from
 from tagmatch.model.options import Wanted
-from tagmatch.model.records import Record
 from tagmatch.model.where.areas import NOWHERE, Place
 from tagmatch.pipeline.run.callers import Answered
 from tagmatch.records import records_after
@@ -172,12 +171,7 @@ def _get(call: HttpCall) -> Answer:
     tag = [(b"etag", tag_of(found).encode())]
     if is_known(found, call.header("if-none-match")):
         return Answer(b"", 304, headers=tag)
-    return Answer(write_json(_shown(found)), headers=tag)
-
-
-def _shown(record: Record[Any]) -> Body:
-    """A record as it may be put again: values of data are plain."""
-    return {**record_to_json(record), "data": record.data}
+    return Answer(write_json(record_shown(found)), headers=tag)
 
 
 def _put(call: HttpCall, *, commit: bool = True, **given: Any) -> Answer:
@@ -267,7 +261,7 @@ def _list(
         if prefix is not None and not record.key.startswith(prefix):
             break
         if tag is None or any(tag in each.tags for each in record.alternatives):
-            given = _shown(record)
+            given = record_shown(record)
             if wanted is None or wanted in json.dumps(given, ensure_ascii=False).casefold():
                 found.append(given)
         if len(found) == limit or time.monotonic() > until:

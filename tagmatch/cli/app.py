@@ -442,16 +442,15 @@ def delete(index: cli.IndexToChange, keys: _Keys, *, missing: cli.MissingName = 
 
 def get(index: cli.Index, keys: _Keys, snapshot: cli.SnapshotNumber = None) -> None:
     """Write the record of each key as a line of JSON: its alternatives and its data; a key without sets is an error."""
-    from tagmatch.broker.wire import record_to_json
+    from tagmatch.broker.wire import record_shown
 
     with TagMatch.open(index, snapshot=snapshot, device="cpu") as tm:
         for key in _keys_of(tm, keys):
             record = tm.get(key)
             if record is None:
                 raise NotStoredError(f"{index}: key {key!r} has no sets")
-            found = record_to_json(record)
-            found["data"] = record.data
-            typer.echo(json.dumps(found, ensure_ascii=False, separators=(",", ":"), default=_text_of_value))
+            text = json.dumps(record_shown(record), ensure_ascii=False, separators=(",", ":"), default=_text_of_value)
+            typer.echo(text)
 
 
 def _text_of_value(value: Any) -> str:
