@@ -82,6 +82,8 @@ def test_every_page_says_how_to_install_what_it_needs() -> None:
     assert {page: needed_for(page) for page in PAGES if needed_for(page)} == {
         "docs/tutorials/alerts.md": ["pip install '.[serve]'", "pip install fastapi httpx2 uvicorn"],
         "docs/tutorials/entitlements.md": ["pip install fastapi httpx2 uvicorn"],
+        "docs/tutorials/flags.md": ["pip install fastapi httpx2 uvicorn"],
+        "docs/tutorials/kafka.md": ["pip install '.[serve,kafka]'"],
         "docs/tutorials/serving.md": ["pip install '.[serve]'"],
         "docs/tutorials/spark.md": ["pip install '.[spark]'"],
     }
