@@ -36,8 +36,8 @@ from tagmatch.model.kernels.intrinsics import array_at, on_stack, own_array_at
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.known_tags import SHORT
 from tagmatch.pipeline.one import (
+    BITS_BYTES,
     BYTES,
-    BYTES_A_TAG,
     COUNT,
     FEW,
     FEW_BYTES,
@@ -59,7 +59,7 @@ from tagmatch.pipeline.one import (
 
 # Most bytes of the tags of a query, with what must follow them
 _TAG_BYTES = 32 * FEW_TAGS
-_ENDS, _BITS_BYTES, _ONE_ARRAY = FEW_TAGS + 1, BYTES_A_TAG * FEW_TAGS, 2
+_ENDS, _ONE_ARRAY = FEW_TAGS + 1, 2
 
 # What a segment's kernel is asked: arrays by their places, and behind these two numbers, to which it adds
 _ATTRIBUTES, _OFFSETS, _DATA, _ROW, _KEYS = range(5)
@@ -147,7 +147,7 @@ def entry_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags) -> Entry:
     def found_in(words):
         tags = QueryTags(own_array_at(words, _OFFSETS, np.int64), own_array_at(words, _DATA, np.uint8))
         others = read((array_at(words, _ATTRIBUTES, np.uint8),))
-        room = Room(on_stack(np.uint32, FEW_TAGS), on_stack(np.uint32, ROOM_FOR_SETS), on_stack(np.uint8, _BITS_BYTES))
+        room = Room(on_stack(np.uint32, FEW_TAGS), on_stack(np.uint32, ROOM_FOR_SETS), on_stack(np.uint8, BITS_BYTES))
         table, keys = own_array_at(words, _ROW, np.uint64), own_array_at(words, _KEYS, np.uint64)
         sets, rejected = sets_in(table, tags, others, room, FEW, dtypes)
         if rejected < 0:

@@ -22,7 +22,7 @@ from tagmatch.model.input.values import NO_ATTRIBUTES
 from tagmatch.model.kernels.entry import IS_LOCKED, Entry, bound
 from tagmatch.model.kernels.hashing import xxh64
 from tagmatch.model.kernels.intrinsics import Prepared, add, array_at, on_stack
-from tagmatch.model.kernels.jit import brief_kernel, kernel, with_room
+from tagmatch.model.kernels.jit import brief_kernel, kernel, lent, with_room
 from tagmatch.model.kernels.known_tags import SHORT, look_up
 from tagmatch.model.kernels.lists import ascending_row
 from tagmatch.model.tables import Segment
@@ -46,9 +46,11 @@ FIND, FIRST_ROW, FIRST_KEY = -3, -2, -1
 #: Most candidates, and most keys, of a query that is answered at once; and the value for no bound
 FEW, ALL = 1 << 12, 1 << 62
 #: Most tags of such a query, and most bytes of its attributes
-FEW_TAGS, FEW_BYTES = 256, 1 << 12
-#: Sets of a query for which there is room at first, and bytes for each of its tags, or for the fewest
-ROOM_FOR_SETS, BYTES_A_TAG, FEWEST_BYTES = 256, 32, 512
+FEW_TAGS, FEW_BYTES = 1024, 1 << 12
+#: Sets of a query for which there is room at first, and most bytes of the bits of such a query's ranks
+ROOM_FOR_SETS, BITS_BYTES = 256, 1 << 15
+# Up to this many tags, to sort them takes less time than to make so many bits 0, and these bytes do
+_SORTED_TAGS, _FEWEST_BYTES = 32, 512
 
 #: How an answer is wanted: as `match`, `match_unique` or `match_count` return it, as the keys' bytes, or as sets
 KEYS, UNIQUE, COUNT, BYTES, SETS = range(5)
@@ -150,14 +152,19 @@ class Room(NamedTuple):
 
     ranks: U32Array  # For each tag
     sets: U32Array
-    bits: U8Array  # `BYTES_A_TAG` for each tag, and `FEWEST_BYTES` at least
+    bits: U8Array  # As many as `bytes_for` says
+
+
+@lent
+def bytes_for(tags):
+    """Bytes of bits for a query of so many tags; more tags than `FEW_TAGS` have more than `BITS_BYTES`."""
+    return _FEWEST_BYTES if tags <= _SORTED_TAGS else max(BITS_BYTES, BITS_BYTES // FEW_TAGS * tags)
 
 
 @kernel
 def _room_for(tags):
     count = len(tags.offsets) - 1
-    size = max(BYTES_A_TAG * count, FEWEST_BYTES)
-    return Room(np.empty(count, np.uint32), np.empty(ROOM_FOR_SETS, np.uint32), np.empty(size, np.uint8))
+    return Room(np.empty(count, np.uint32), np.empty(ROOM_FOR_SETS, np.uint32), np.empty(bytes_for(count), np.uint8))
 
 
 @kernel
@@ -192,17 +199,17 @@ def tags_in(text, count):
 def ranks_of(tables, tags, tag_offset):
     """Ascending ranks of the tags of a query (§3.2)."""
     numbers = np.empty(len(tags.offsets) - 1, np.uint32)
-    return numbers[: ranks_to(tables, tags, tag_offset, numbers)]
+    look_up_in(tables, tags, tag_offset, numbers)
+    return numbers[: ascending_row(numbers, 0, len(numbers), 0)]
 
 
 @kernel
-def ranks_to(tables, tags, tag_offset, numbers):
-    """As `ranks_of`, written to `numbers`, which has one for each tag; returns how many they are."""
+def look_up_in(tables, tags, tag_offset, numbers):
+    """Write the rank of each tag of a query; UNKNOWN if it has none."""
     offsets, data = tags
     known_offsets, known_data = array_at(tables, _TAG_OFFSETS, tag_offset), array_at(tables, _TAG_DATA, np.uint8)
     known = array_at(tables, _BUCKETS, np.uint64), array_at(tables, _SECRET, np.uint64)
     look_up(offsets, data, 0, known, known_offsets, known_data, numbers)
-    return ascending_row(numbers, 0, len(numbers), 0)
 
 
 @kernel

@@ -39,18 +39,17 @@ from tagmatch.pipeline.clusters import (
 from tagmatch.pipeline.entered import entry_of
 from tagmatch.pipeline.one import (
     ALL,
-    BYTES_A_TAG,
     FEW_TAGS,
-    FEWEST_BYTES,
     LAYOUT,
     RANK_OFFSETS,
     RANKS,
     OneQuery,
+    bytes_for,
     has_empty,
     kernels_of,
     live_of,
+    look_up_in,
     prepare,
-    ranks_to,
 )
 from tagmatch.pipeline.segment import Counted, Finder, RowsFound, SegmentMessages
 from tagmatch.pipeline.tags import QueryBatch, TagIndex, contains_ranks
@@ -428,7 +427,7 @@ _SECONDS, _FIRST_ROWS, _SHARED, _RAREST = range(LAYOUT, LAYOUT + 4)
 @lent
 def _bytes_for(ranks, tags):
     """Bytes of a bit for each rank, or of fewer for a query of few tags: a power of two."""
-    most = min(max(BYTES_A_TAG * tags, FEWEST_BYTES), _MOST_BYTES)
+    most = min(bytes_for(tags), _MOST_BYTES)
     size = 1
     while 8 * size < ranks and 2 * size <= most:
         size *= 2
@@ -459,10 +458,13 @@ def _in_segment(first_row: Any) -> Any:
 
     @kernel
     def in_segment(tables, tags, _, room, most, dtypes):
-        ranks = room.ranks[: ranks_to(tables, tags, dtypes[0], room.ranks[: len(tags.offsets) - 1])]
-        bits = room.bits[: _bytes_for(len(array_at(tables, _FIRST_ROWS, first_row)), len(ranks))]
+        ranks, known = room.ranks[: len(tags.offsets) - 1], len(array_at(tables, _FIRST_ROWS, first_row))
+        look_up_in(tables, tags, dtypes[0], ranks)
+        bits = room.bits[: _bytes_for(known, len(ranks))]
         for i in range(len(bits)):
             bits[i] = 0
+        if 8 * len(bits) < known:
+            ranks = ranks[: ascending_row(ranks, 0, len(ranks), 0)]
         sets, rejected = _sets_of(tables, ranks, most, (dtypes, first_row), bits, room.sets)
         return live_of(tables, sets), rejected
 
