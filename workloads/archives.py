@@ -25,7 +25,6 @@ from pyarrow.fs import LocalFileSystem
 from tagmatch.files.formats import CSV_SUFFIXES, JSON_SUFFIXES, PARQUET_SUFFIXES, write_whole
 from tagmatch.model.arrays import offsets_of
 from tagmatch.model.errors import IndexExistsError, InputFileError, TagMatchError
-from tagmatch.workloads.location import PLACES
 from tagmatch.workloads.numbers import Followed
 from tagmatch.workloads.twitter import RealTweets
 
@@ -190,7 +189,7 @@ def _format_of(path: str, texts: Iterable[str]) -> ds.FileFormat:
     raise InputFileError(f"{path}: cannot tell the format; the name must end in one of {known}")
 
 
-def _batches(path: str, columns: Sequence[str], *needed: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_columns(path: str, columns: Sequence[str], *needed: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Those of some columns that a file has, which must have one at least of each of those needed."""
     form = _format_of(path, _TEXTS)
     try:
@@ -230,7 +229,7 @@ def read_tweets(path: str) -> Corpus:
     languages = Counter[str]()
     author_parts, length_parts, tag_parts = [], [], []
     first_row = 0
-    for batch in _batches(path, _TEXTS, ["author"], ["hashtags", "text"]):
+    for batch in read_columns(path, _TEXTS, ["author"], ["hashtags", "text"]):
         names = _author_names(batch["author"], f"{path}: column 'author'", first_row)
         if "hashtags" in batch.schema.names:
             tweets, tags = _listed_hashtags(batch["hashtags"], f"{path}: column 'hashtags'")
@@ -333,11 +332,6 @@ def _by_publisher(
     )
 
 
-def read_places(path: str) -> pa.Table:
-    """Read the columns `PLACES` of a Parquet, CSV or JSON Lines file."""
-    return pa.Table.from_batches(_batches(path, PLACES.names, *([name] for name in PLACES.names)))
-
-
 def read_followed(path: str) -> Followed:
     """Read a distribution of the number of followed publishers from a Parquet, CSV or JSON Lines file.
 
@@ -347,7 +341,7 @@ def read_followed(path: str) -> Followed:
     values: list[I64Array] = [np.zeros(0, np.int64)]
     weights: list[F64Array] = [np.zeros(0)]
     first_row, names = 0, ["followers"]
-    for batch in _batches(path, ["followers", "users"], ["followers"]):
+    for batch in read_columns(path, ["followers", "users"], ["followers"]):
         names = batch.schema.names
         found = _numbers(batch["followers"], f"{path}: column 'followers'", first_row, whole=True).astype(np.int64)
         users = np.ones(len(batch))

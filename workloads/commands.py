@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, asdict, fields, replace
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import typer
@@ -20,23 +21,18 @@ from tagmatch import __version__
 from tagmatch.cli.shared import Threads, argument, command_line, note, option, run, status, with_options, with_progress
 from tagmatch.files.formats import JSON_SUFFIXES, PARQUET_SUFFIXES, STANDARD_STREAM, is_stream
 from tagmatch.files.rows import row_writer
-from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
+from tagmatch.model.errors import InputFileError, TagMatchError
 from tagmatch.model.options import available_threads
 from tagmatch.model.parallel import even_ranges
-from tagmatch.workloads import content as of_content
-from tagmatch.workloads import location as of_location
 from tagmatch.workloads import queries as of_queries
 from tagmatch.workloads.archives import (
     Corpus,
     new_folder,
     read_facts,
     read_followed,
-    read_places,
     read_tweets,
     write_shards,
 )
-from tagmatch.workloads.content import Content, ContentOptions
-from tagmatch.workloads.location import ContentKind, LocationOptions, LocationWorkload, near_me
 from tagmatch.workloads.numbers import MAX_ROWS, NOBODY
 from tagmatch.workloads.twitter import SETS_SCHEMA, Twitter, TwitterOptions
 
@@ -72,16 +68,11 @@ def _keyword(name: str, kind: Any, given: Any, default: Any) -> inspect.Paramete
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, given])
 
 
-app = command_line(
-    "Generate workloads: the Twitter-like one of §4.2 of the TagMatch paper, stored sets and queries, a "
-    "content-based one, constraints and attributes, and a location-based one, areas and positions."
-)
+app = command_line("Generate workloads: the Twitter-like one of §4.2 of the TagMatch paper, stored sets and queries.")
 
 _MAX_SHARDS = 100_000
 # Rows made at once: for a file, and for a stream, whose first rows are wanted soon
 _FILE_ROWS, _STREAM_ROWS = 1 << 18, 1 << 13
-# Values made at once
-_PART_CELLS = 1 << 22
 
 _Seed = Annotated[int, option("Seed of the random numbers.", min=0, max=2**63 - 1)]
 _Tweets = Annotated[
@@ -93,9 +84,6 @@ _Tweets = Annotated[
         metavar="FILE",
     ),
 ]
-
-
-_FILE = "Parquet or JSON Lines file (by suffix); - for JSON Lines on standard output."
 
 
 @app.command()
@@ -216,7 +204,10 @@ def queries(
         make = partial(of_queries.Extender(stored, options).queries, threads=threads)
     if times is None:
         count = count or 100_000
-        _write(_Rows(out, of_queries.SCHEMA, of_queries.rows(make, count, _FILE_ROWS), count))
+        is_text(out)
+        with row_writer(out, of_queries.SCHEMA, with_nulls=False) as write:
+            for batch in with_progress("generating", of_queries.rows(make, count, _FILE_ROWS), count):
+                write(batch)
         return
     pairs = of_queries.paced(of_queries.rows(make, count, _STREAM_ROWS), times)
     written: Any = (
@@ -230,140 +221,13 @@ def queries(
             pass
 
 
-@app.command()
-@with_options(options=of_numbers(of_content.SCENARIOS))
-def content(
-    subscriptions: Annotated[str, argument("SUBSCRIPTIONS", _FILE)],
-    messages: Annotated[str, argument("MESSAGES", _FILE)],
-    *,
-    count: Annotated[
-        int, option("Messages (PCM Table 1: number of events).", "--messages", min=0, max=MAX_ROWS)
-    ] = 1000,
-    where: Annotated[
-        bool, option("Write a column `where`, the filter as text, to Parquet files, too.", "--where")
-    ] = False,
-    threads: Threads = None,
-    options: ContentOptions,
-) -> None:
-    """Generate subscriptions with constraints on attributes, and messages with attributes.
-
-    Subscriptions have columns `key`, `tags` (all empty) and, in Parquet, `constraints`: lists of `attr`, `op` and the
-    operand, `value`, for "between" from `value` to `upper`, or `text`. In JSON Lines they have `where`, the filter as
-    text, instead. Messages have a column for each attribute, null if they lack it; in JSON Lines it is left out.
-
-    PCM: Margara, Cugola, "High-Performance Publish-Subscribe Matching Using Parallel Hardware" (IEEE TPDS 2014). CCM:
-    the same, "High Performance Content-Based Matching Using GPUs" (DEBS 2011). A seed gives the same rows for
-    any number of threads. `--scenario dense` has 20 attributes, which every message has, and 10 intervals in a filter.
-    """
-    if subscriptions == messages:
-        raise typer.BadParameter("must be another one than SUBSCRIPTIONS", param_hint="MESSAGES")
-    made = Content(options)
-    threads = threads or available_threads()
-    stored = _parts(partial(made.subscriptions, threads=threads), made.filters, options.max_constraints)
-    sent = _parts(partial(made.messages, threads=threads), count, options.names)
-    schema = of_content.SUBSCRIPTIONS_SCHEMA
-    if where and not _is_text(subscriptions):
-        stored, schema = map(of_content.with_where, stored), schema.append(of_content.WHERE)
-    _write(_Rows(subscriptions, schema, stored, made.filters), _Rows(messages, made.messages_schema, sent, count))
-    note(f"{subscriptions}: {made.filters} filters of {options.interfaces} interfaces; {messages}: {count} messages")
-
-
-@app.command()
-@with_options(options=of_numbers(of_location.SCENARIOS))
-def location(
-    subscriptions: Annotated[str, argument("SUBSCRIPTIONS", _FILE)],
-    messages: Annotated[str, argument("MESSAGES", _FILE)],
-    *,
-    count: Annotated[
-        int, option("Messages (CLCB Table 1: number of events).", "--messages", min=0, max=MAX_ROWS)
-    ] = 1000,
-    moves: Annotated[str | None, option(f"Write moves of areas, too: {_FILE}", metavar="MOVES")] = None,
-    move_count: Annotated[int, option("Moves, with --moves (CLCB §5).", "--move-count", min=0, max=MAX_ROWS)] = 1000,
-    content: Annotated[
-        ContentKind, option("What filters ask of content: constraints on attributes, tags, or both.")
-    ] = "constraints",
-    cities: Annotated[
-        str | None,
-        option(
-            "Alerts near the places of a Parquet, CSV or JSON Lines file instead, with columns `country`, `timezone`, "
-            "`population`, `lat` and `lon`: as many filters, and of the numbers below only the seed.",
-            metavar="FILE",
-        ),
-    ] = None,
-    threads: Threads = None,
-    options: LocationOptions,
-) -> None:
-    """Generate subscriptions with an area, messages with a position, and moves of areas.
-
-    Subscriptions have columns `key`, `tags`, in Parquet `constraints` as of the command `content`, and `area`: a
-    struct of `x`, `y` and `radius`, where the square is one wide, or of `lon`, `lat` and `metres`. In JSON Lines they
-    have `where`, the constraints as text, instead of these. Messages have `tags`, `location`, a struct, and a column
-    for each attribute. Moves have `filter`, the row of a subscription, its `key`, and the new `location`.
-
-    CLCB: Cugola, Margara, "High-Performance Location-Aware Publish-Subscribe on GPUs" (Middleware 2012). A seed gives
-    the same rows for any number of threads.
-    """
-    paths = [path for path in (subscriptions, messages, moves) if path is not None]
-    if len(set(paths)) < len(paths):
-        raise typer.BadParameter("must be files that differ", param_hint="SUBSCRIPTIONS, MESSAGES, --moves")
-    moved = move_count if moves else 0
-    if cities is not None:
-        try:
-            tables = near_me(read_places(cities), options.filters, count, options.seed, moves=moved)
-        except InvalidValueError as error:
-            raise InputFileError(f"{cities}: {error}") from None
-        parts = [
-            _Rows(path, table.schema, table.to_batches(), len(table))
-            for path, table in zip(paths, tables, strict=False)
-        ]
-    else:
-        made = LocationWorkload(options)
-        how: Any = {"content": content, "threads": threads or available_threads()}
-        stored = _parts(partial(made.subscriptions, **how), made.filters, options.max_constraints)
-        sent = _parts(partial(made.messages, **how), count, options.names)
-        parts = [
-            _Rows(subscriptions, made.subscriptions_schema, stored, made.filters),
-            _Rows(messages, made.messages_schema, sent, count),
-        ]
-        if moves:
-            parts.append(_Rows(moves, made.moves_schema, made.moves(0, moved).to_batches(), moved))
-    _write(*parts)
-    note(f"{subscriptions}: {options.filters} filters; {messages}: {count} messages")
-
-
-class _Rows(NamedTuple):
-    """Rows to be written."""
-
-    path: str
-    schema: pa.Schema
-    batches: Iterable[pa.RecordBatch]
-    total: int
-
-
-def _parts(make: Callable[[int, int], pa.Table], count: int, width: int) -> Iterator[pa.RecordBatch]:
-    """Make rows, each with at most `width` values, some at once."""
-    step = max(1, _PART_CELLS // width)
-    for first in range(0, count, step):
-        yield from make(first, min(first + step, count)).to_batches()
-
-
-def _is_text(path: str) -> bool:
+def is_text(path: str) -> bool:
+    """Whether a file is of JSON Lines, not Parquet; TagMatchError if its name says that it is of neither."""
     suffix = Path(path).suffix.lower()
     if not is_stream(path) and suffix not in PARQUET_SUFFIXES | JSON_SUFFIXES:
         known = ", ".join(sorted(PARQUET_SUFFIXES | JSON_SUFFIXES))
         raise TagMatchError(f"{path}: the name must end in one of {known}")
     return suffix not in PARQUET_SUFFIXES
-
-
-def _write(*files: _Rows) -> None:
-    """Write files, which appear only once all are whole."""
-    as_text = [_is_text(file.path) and "constraints" in file.schema.names for file in files]
-    with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(row_writer(file.path, file.schema, with_nulls=False)) for file in files]
-        for file, is_text, write in zip(files, as_text, writers, strict=True):
-            batches = map(of_content.with_texts, file.batches) if is_text else file.batches
-            for batch in with_progress("generating", batches, file.total):
-                write(batch)
 
 
 @contextlib.contextmanager
@@ -398,5 +262,7 @@ def _twitter_of(sets: str, tweets: str | None) -> Twitter:
 
 
 def main() -> None:
-    """Entry point of the command `tagmatch-workload`."""
+    """Entry point of the command `tagmatch-workload`; other packages add commands to it, as tagmatch-bench does."""
+    for commands in entry_points(group="tagmatch.workloads"):
+        commands.load()
     run(app)

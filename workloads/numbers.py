@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import field, fields
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.parallel import run_rows
+from tagmatch.model.kernels.jit import inlined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
 _U = np.uint64
 #: Messages, moves and users have numbers below this
 MAX_ROWS = 2**40
-# Values that are drawn at once
-_CELLS = 1 << 18
 
 
 def number(default: float, low: float, high: float, text: str) -> Any:
@@ -102,34 +97,10 @@ def running_sums(shares: npt.ArrayLike) -> F64Array:
     return sums / sums[-1] if len(sums) and sums[-1] else sums
 
 
-def seeds_of(seed: int, count: int) -> list[np.uint64]:
-    """Return seeds of what does not depend on one another."""
-    return [np.uint64(mix(_U(seed) ^ _U(mix(_U(stream))))) for stream in range(count)]
-
-
-@kernel
-def _draw_counts(first, seed, low, high, counts):
-    for i in range(len(counts)):
-        counts[i] = low + below(random_of(first + i, seed), high - low + 1)
-
-
-def draw_counts(first: int, last: int, seed: np.uint64, low: int, high: int) -> I64Array:
-    """Return, of each row, a number from `low` to `high`; that takes a row's draw 0."""
-    counts = np.empty(last - first, np.int64)
-    _draw_counts(first, seed, low, high, counts)
-    return counts
-
-
 def check_rows(first: int, last: int, count: int) -> None:
     """Check that a range of rows exists."""
     if not 0 <= first <= last <= count:
         raise InvalidValueError(f"first and last must be ascending and from 0 to {count}, not {first} and {last}")
-
-
-def table_of(make: Callable[[int, int], pa.RecordBatch], first: int, last: int, width: int, threads: int) -> pa.Table:
-    """Return rows that threads make, in blocks that depend on a row's `width`, the values that it has at most."""
-    blocks = list(pairwise([*range(first, last, max(1, _CELLS // width)), last])) or [(first, last)]
-    return pa.Table.from_batches(run_rows(make, blocks, threads))
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------

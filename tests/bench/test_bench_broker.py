@@ -22,7 +22,6 @@ from support.places import lists_of
 
 from tagmatch.model.arrays import Lists
 from tagmatch.model.errors import TagMatchError
-from tagmatch.workloads.content import SCENARIOS
 from tagmatch_bench.broker import broker
 from tagmatch_bench.broker.broker import Broker, InputQueue, Traffic
 from tagmatch_bench.broker.client import source_and_sink
@@ -30,6 +29,7 @@ from tagmatch_bench.broker.wire import Events, Names, WireError, decoded, delive
 from tagmatch_bench.figures.broker import ENGINES
 from tagmatch_bench.systems.ocm import Ocm
 from tagmatch_bench.systems.sff import Sff
+from tagmatch_bench.workloads.content import SCENARIOS
 
 ON_A_DEVICE = {"CCM", "tagmatch, GPU"}
 SMALL = ("--constraints", 3000, "--rounds", 2, "--threads", 2, "--events", 300, "--seconds", 0.05)

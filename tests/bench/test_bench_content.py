@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from support.bench import Found, at, facts, is_told, measured, run, spoil
 from support.systems import KINDS, check, matching_keys, subscriptions, tables
 
-from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
 from tagmatch_bench.figures import content as content_figure
 from tagmatch_bench.figures import location_spatial
 from tagmatch_bench.figures import pcm as pcm_figure
@@ -33,6 +32,7 @@ from tagmatch_bench.systems.ocm import Ocm
 from tagmatch_bench.systems.sff import Sff
 from tagmatch_bench.systems.tagmatch_content import TagmatchContent, TagmatchMatching, TagmatchOneByOne
 from tagmatch_bench.systems.tagmatch_encoded import TagmatchEncoded
+from tagmatch_bench.workloads.content import SCENARIOS, Content, ContentOptions
 
 #: Also with as many nodes as there can be
 SYSTEMS = {**CONTENT, **CONTENT_PHASES, **CONTENT_SHARED, "BE-Tree, to the end": System("be_tree:BeTree", {"leaf": 1})}

@@ -17,7 +17,6 @@ from support.servers import needs
 from support.systems import Case, cases, check_circles, check_located, one_radius, random_case, right_keys
 
 from tagmatch.model.errors import TagMatchError
-from tagmatch.workloads.location import LocationOptions, LocationWorkload
 from tagmatch_bench.figures import location as location_figure
 from tagmatch_bench.figures import location_content, location_spatial, published
 from tagmatch_bench.harness.located import WHOLE, great_circle, tags_as_attributes, tags_as_constraints
@@ -31,6 +30,7 @@ from tagmatch_bench.systems.matcher import UnavailableError, answers_to_pylist
 from tagmatch_bench.systems.servers import PostgresServer, RedisServer
 from tagmatch_bench.systems.tagmatch_circles import ClientCircles, FixedCircles
 from tagmatch_bench.systems.tagmatch_content import LocatedMatching, LocatedOneByOne, TagmatchLocated
+from tagmatch_bench.workloads.location import LocationOptions, LocationWorkload
 
 Build = Callable[..., Any]
 

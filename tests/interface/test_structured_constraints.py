@@ -16,7 +16,7 @@ from support import filters, strategies
 from support.agreement import index_of
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatch, Version
-from tagmatch.workloads.content import Content, ContentOptions, where_texts
+from tagmatch_bench.workloads.content import Content, ContentOptions, where_texts
 
 #: What a field may be called that has values of this type alone
 FIELDS = {bool: "bool", int: "int", float: "float", str: "text", date: "date", datetime: "timestamp"}

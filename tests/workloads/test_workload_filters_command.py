@@ -1,7 +1,9 @@
-"""The commands `tagmatch-workload content` and `location`, as a person or a script runs them."""
+"""The commands `tagmatch-workload content` and `location` of tagmatch-bench, as a person or a script runs them."""
 
 import json
+import tomllib
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,27 @@ import pytest
 from support.workload import refused, run
 
 from tagmatch.files.json import object_lines
-from tagmatch.workloads import content, location
-from tagmatch.workloads.content import Content, where_texts
-from tagmatch.workloads.location import LocationWorkload, near_me
+from tagmatch_bench.workloads import content, location
+from tagmatch_bench.workloads.content import Content, where_texts
+from tagmatch_bench.workloads.location import LocationWorkload, near_me
 
 pytestmark = pytest.mark.slow
 
 SMALL = {"interfaces": 3, "min_filters": 10, "max_filters": 20, "names": 30, "strings": 0.5}
 FEW = ("--subscribers", 30, "--filters-each", 2)
-CITIES = Path(__file__).parents[2] / "examples" / "data" / "cities.parquet"
+ROOT = Path(__file__).parents[2]
+CITIES = ROOT / "examples" / "data" / "cities.parquet"
+
+
+@pytest.fixture(autouse=True)
+def _entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where tagmatch-bench is installed."""
+    project = tomllib.loads((ROOT / "bench" / "pyproject.toml").read_text())["project"]
+
+    def entry_points(group: str) -> list[EntryPoint]:
+        return [EntryPoint(name, value, group) for name, value in project["entry-points"][group].items()]
+
+    monkeypatch.setattr("tagmatch.workloads.commands.entry_points", entry_points)
 
 
 def given(options: dict[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tagmatch import TagMatchError
 from tagmatch.files.json import object_lines
-from tagmatch.workloads.content import (
+from tagmatch_bench.workloads.content import (
     CONSTRAINT,
     SCENARIOS,
     Content,

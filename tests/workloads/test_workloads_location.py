@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.systems import has, holds, matching_rows, metres
 
 from tagmatch import TagMatchError
-from tagmatch.workloads.location import PLACES, SCENARIOS, LocationOptions, LocationWorkload, near_me
+from tagmatch_bench.workloads.location import PLACES, SCENARIOS, LocationOptions, LocationWorkload, near_me
 
 CLCB = LocationWorkload(SCENARIOS["clcb"])
 

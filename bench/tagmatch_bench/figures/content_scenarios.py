@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, offsets_of
-from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions, lists_of
 from tagmatch_bench.figures.published import DEFAULT, ZIPF
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.content import Scenario
 from tagmatch_bench.systems.matcher import UnavailableError
+from tagmatch_bench.workloads.content import SCENARIOS, Content, ContentOptions, lists_of
 
 #: Of the default scenario of both papers, in the mean
 _CONSTRAINTS_OF_A_FILTER = 4

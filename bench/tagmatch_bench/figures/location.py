@@ -21,7 +21,6 @@ from tagmatch.model.kernels.sphere import CIRCLE
 from tagmatch.pipeline.areas.chunks import Places, Shapes
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
-from tagmatch.workloads.location import EARTH_METRES
 from tagmatch_bench.figures.figure import PARTS
 from tagmatch_bench.figures.location_content import cities, clients, content, table2, workload
 from tagmatch_bench.figures.location_spatial import memory, messages, moves, parts, spatial
@@ -31,6 +30,7 @@ from tagmatch_bench.harness.located import LocatedScenario, great_circle
 from tagmatch_bench.harness.results import Answers, Result, Target
 from tagmatch_bench.harness.timing import Samples, without_garbage_collection
 from tagmatch_bench.systems.tagmatch_content import TagmatchContent
+from tagmatch_bench.workloads.location import EARTH_METRES
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import F64Array
-from tagmatch.workloads.location import SCENARIOS, ContentKind, LocationWorkload, near_me
 from tagmatch_bench.figures import published
 from tagmatch_bench.figures.content_scenarios import DATA, read
 from tagmatch_bench.figures.published import DEFAULT, MICROS, against
@@ -47,6 +46,7 @@ from tagmatch_bench.systems.tagmatch_content import (
     TagmatchLocated,
     TagmatchMatching,
 )
+from tagmatch_bench.workloads.location import SCENARIOS, ContentKind, LocationWorkload, near_me
 
 #: Distributions by name, as scenarios of the workload
 DISTRIBUTIONS = {"uniform": "clcb", "Zipf": "zipf"}

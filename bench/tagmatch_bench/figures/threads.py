@@ -9,10 +9,6 @@ from itertools import cycle
 from typing import Any
 
 from tagmatch import TagMatch
-from tagmatch.workloads.content import SCENARIOS as CONTENT
-from tagmatch.workloads.content import Content
-from tagmatch.workloads.location import SCENARIOS as LOCATED
-from tagmatch.workloads.location import LocationWorkload
 from tagmatch_bench.figures.throughput import by_threads
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.load import callers_rate, gather_rate, poisson_times, serve_tasks
@@ -20,6 +16,10 @@ from tagmatch_bench.harness.results import Result, Target
 from tagmatch_bench.harness.timing import Samples, alternate, by_name, in_turns
 from tagmatch_bench.systems.catalogue import BALANCED, ON_CPU, OURS, PYTHON_DICT, RAREST, Build, System, some, tagmatch
 from tagmatch_bench.systems.tagmatch_content import LocatedOneByOne, TagmatchContent, TagmatchLocated, TagmatchOneByOne
+from tagmatch_bench.workloads.content import SCENARIOS as CONTENT
+from tagmatch_bench.workloads.content import Content
+from tagmatch_bench.workloads.location import SCENARIOS as LOCATED
+from tagmatch_bench.workloads.location import LocationWorkload
 
 Asked = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import F64Array, Lists, U32Array, offsets_of
-from tagmatch.workloads.location import LocationWorkload
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.results import Result
 from tagmatch_bench.harness.timing import Samples
 from tagmatch_bench.systems.circles import Circles, Found
 from tagmatch_bench.systems.matcher import CallSize
+from tagmatch_bench.workloads.location import LocationWorkload
 
 #: What is asked for all messages that were timed, if it is there: sooner than others that were written elsewhere
 _REFERENCES = ("Shapely STRtree", "R*-tree")

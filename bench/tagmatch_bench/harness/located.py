@@ -14,8 +14,6 @@ import pyarrow.compute as pc
 
 from tagmatch import CudaOptions
 from tagmatch.model.arrays import BoolArray, F64Array, U64Array
-from tagmatch.workloads.content import constraints_of, lists_of
-from tagmatch.workloads.location import EARTH_METRES
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.content import Measured, timed
 from tagmatch_bench.harness.results import Result
@@ -23,6 +21,8 @@ from tagmatch_bench.systems.catalogue import LOCATED, LOCATED_GPU
 from tagmatch_bench.systems.clcb import LocatedMatcher
 from tagmatch_bench.systems.matcher import COMPARED
 from tagmatch_bench.systems.tagmatch_content import LocatedMatching, LocatedOneByOne, TagmatchLocated
+from tagmatch_bench.workloads.content import constraints_of, lists_of
+from tagmatch_bench.workloads.location import EARTH_METRES
 
 #: Our own: from Arrow to Arrow; with messages that are encoded, as CLCB's are; and called from Python for each message
 WHOLE, MATCHING, CALLED = "tagmatch, end to end", "tagmatch, contents and areas", "tagmatch, a call each"
@@ -45,7 +45,7 @@ class LocatedScenario:
     """Subscriptions with areas, and messages."""
 
     name: str
-    subscriptions: pa.Table  # as `tagmatch.workloads.location` makes them, on the plane or on the sphere
+    subscriptions: pa.Table  # as `tagmatch_bench.workloads.location` makes them, on the plane or on the sphere
     messages: pa.Table
     # the same as CLCB takes them, where that is not so: with tags as constraints
     compared_subscriptions: pa.Table | None = None

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import I64Array
-from tagmatch.workloads.content import lists_of
 from tagmatch.workloads.queries import Draw
 from tagmatch.workloads.twitter import Twitter, TwitterOptions
 from tagmatch_bench.harness.bench import BenchOptions
 from tagmatch_bench.harness.data import distinct_sets, extend
+from tagmatch_bench.workloads.content import lists_of
 
 #: Stored sets, with columns `tags` and `key`, and queries
 Peers: TypeAlias = tuple[pa.Table, pa.ListArray]

@@ -93,7 +93,7 @@ DATABASES: Mapping[str, System] = {
 }
 
 #: Those that match constraints on attributes: they take subscriptions and messages, whose columns
-#: `content_matcher.py` names, as `tagmatch.workloads.content` makes them
+#: `content_matcher.py` names, as `tagmatch_bench.workloads.content` makes them
 CONTENT: Mapping[str, System] = {
     "SFF": System("sff:Sff"),
     "OCM": System("ocm:Ocm"),

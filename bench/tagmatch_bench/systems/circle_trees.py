@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import F64Array, U32Array, offsets_of
-from tagmatch.workloads.location import EARTH_METRES
 from tagmatch_bench.systems.circles import Circles, Found, boxes, joined, lists_of
 from tagmatch_bench.systems.matcher import COMPARED, Plain, needed
+from tagmatch_bench.workloads.location import EARTH_METRES
 
 #: Side of the square, around longitude and latitude 0, where a degree of each is as long
 DEGREES = 1.0

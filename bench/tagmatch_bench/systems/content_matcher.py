@@ -1,7 +1,7 @@
 """What the systems that match constraints on attributes share: filters and messages as columns, the keys of matches.
 
 They take a table of subscriptions with columns `key` and `constraints`, and messages with a column for each attribute,
-as `tagmatch.workloads.content` makes both. Values are int64, with or without texts, or double. A text is a
+as `tagmatch_bench.workloads.content` makes both. Values are int64, with or without texts, or double. A text is a
 number, its bytes in UTF-8, the first one highest, with zeros after the last: so texts with a beginning in common are an
 interval of numbers, and a text that is contained is found by shifts. Names are looked up, and texts become numbers,
 when messages are prepared.

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.workloads.content import lists_of
 from tagmatch_bench.systems.catalogue import System
 from tagmatch_bench.systems.matcher import Matcher, Plain, needed
+from tagmatch_bench.workloads.content import lists_of
 
 #: Columns of all tables here. No two rows have the same key, so that a row can be named by it
 COLUMNS = ("tags", "key")

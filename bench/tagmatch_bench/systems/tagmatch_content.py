@@ -53,7 +53,7 @@ class TagmatchContent(Indexed):
 
 
 class TagmatchLocated(TagmatchContent):
-    """An index of subscriptions with an area, as `tagmatch.workloads.location` makes them, on the plane or sphere."""
+    """An index of subscriptions with an area, as `workloads.location` makes them, on the plane or sphere."""
 
     def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:
         area = subscriptions["area"].combine_chunks()

@@ -16,12 +16,12 @@ from support.simulator import EXAMPLES
 from support.systems import AREA, KINDS, PLACES, POINT, RADII, cases, check, check_circles, check_located, tables
 from support.tables import table_of, tag_rows
 
-from tagmatch.workloads.content import Content, ContentOptions
-from tagmatch.workloads.location import SCENARIOS, LocationWorkload
 from tagmatch_bench.systems.catalogue import CIRCLES_GPU, CONTENT_GPU, LOCATED_GPU, OWN_CIRCLES_GPU, System
 from tagmatch_bench.systems.gpu_scan import BATCH_SIZE, PACKET_BATCHES, GpuBatchScan, GpuScan
 from tagmatch_bench.systems.hybrid import Hybrid
 from tagmatch_bench.systems.signatures import SignatureMatcher, SignatureScan
+from tagmatch_bench.workloads.content import Content, ContentOptions
+from tagmatch_bench.workloads.location import SCENARIOS, LocationWorkload
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]

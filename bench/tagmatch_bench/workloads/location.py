@@ -26,21 +26,30 @@ from tagmatch.model.arrays import offsets_of
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.where.areas import LIMITS
-from tagmatch.workloads.content import CONSTRAINT, EQUAL, GREATER, LESS, UNEQUAL, constraints_of, lists_of, no_lists
 from tagmatch.workloads.numbers import (
     MAX_ROWS,
     below,
     check_numbers,
     check_range,
     check_rows,
-    draw_counts,
     number,
     position,
     random_of,
     running_sums,
+    uniform,
+)
+from tagmatch_bench.workloads.content import (
+    CONSTRAINT,
+    EQUAL,
+    GREATER,
+    LESS,
+    UNEQUAL,
+    constraints_of,
+    draw_counts,
+    lists_of,
+    no_lists,
     seeds_of,
     table_of,
-    uniform,
 )
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ PCM: A. Margara, G. Cugola, "High-Performance Publish-Subscribe Matching Using P
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,24 +21,23 @@ from tagmatch.files.json import concatenated
 from tagmatch.model.arrays import offsets_of
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.parallel import run_rows
 from tagmatch.workloads.numbers import (
     MAX_ROWS,
     below,
     check_numbers,
     check_range,
     check_rows,
-    draw_counts,
+    mix,
     number,
     position,
     random_of,
     running_sums,
-    seeds_of,
-    table_of,
     uniform,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tagmatch.model.arrays import BoolArray, F64Array, I64Array, U8Array
 
@@ -45,6 +45,8 @@ _U = np.uint64
 # Draws in a row that may find names which the row has already, before one of the others is drawn
 _DRAWS = 64
 _MANY = 2**31 - 1
+# Values that are drawn at once
+_CELLS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,30 @@ class ContentModel(NamedTuple):
     of_numbers: Operators
     of_texts: Operators
     repeats: bool
+
+
+def seeds_of(seed: int, count: int) -> list[np.uint64]:
+    """Return seeds of what does not depend on one another."""
+    return [np.uint64(mix(_U(seed) ^ _U(mix(_U(stream))))) for stream in range(count)]
+
+
+@kernel
+def _draw_counts(first, seed, low, high, counts):
+    for i in range(len(counts)):
+        counts[i] = low + below(random_of(first + i, seed), high - low + 1)
+
+
+def draw_counts(first: int, last: int, seed: np.uint64, low: int, high: int) -> I64Array:
+    """Return, of each row, a number from `low` to `high`; that takes a row's draw 0."""
+    counts = np.empty(last - first, np.int64)
+    _draw_counts(first, seed, low, high, counts)
+    return counts
+
+
+def table_of(make: Callable[[int, int], pa.RecordBatch], first: int, last: int, width: int, threads: int) -> pa.Table:
+    """Return rows that threads make, in blocks that depend on a row's `width`, the values that it has at most."""
+    blocks = list(pairwise([*range(first, last, max(1, _CELLS // width)), last])) or [(first, last)]
+    return pa.Table.from_batches(run_rows(make, blocks, threads))
 
 
 @inlined

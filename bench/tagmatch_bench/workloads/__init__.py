@@ -1,0 +1,1 @@
+"""Generators of the workloads that matchers of constraints and areas were measured with in papers."""
