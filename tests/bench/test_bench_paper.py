@@ -64,7 +64,20 @@ def test_experiment(written: tuple[Path, str], name: str) -> None:
     answers = found["answers"]
     assert all(row["missing"] == 0 and (row["wrong"] == 0 or not row["exact"]) for row in answers)
     systems = {value["system"] for value in found["panels"][0]["values"]}
-    if name in ("table1", "table3", "fig2", "fig3", "fig4", "fig5", "fig7", "fig10", "fig11", "keys", "layouts"):
+    if name in (
+        "table1",
+        "table3",
+        "fig2",
+        "fig3",
+        "fig4",
+        "fig5",
+        "fig7",
+        "fig10",
+        "fig11",
+        "keys",
+        "layouts",
+        "capacity",
+    ):
         assert sum(row["keys"] for row in answers) > 0
         assert {row["system"] for row in answers} >= systems
     if name == "table1":

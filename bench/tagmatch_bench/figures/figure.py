@@ -62,4 +62,7 @@ FIGURES: Mapping[str, Figure] = {
     "fig11": Figure("Figure 11: a database in shards.", "costs:fig11"),
     "keys": Figure("Keys a second against the keys of a set.", "throughput:keys"),
     "layouts": Figure("The layouts rarest and balanced: throughput, build time, memory.", "throughput:layouts"),
+    "capacity": Figure(
+        "What a subscription takes: memory, disk, build and match, by what it has.", "capacity:capacity"
+    ),
 }
