@@ -98,7 +98,7 @@ class Scored(NamedTuple):
     columns: Mapping[str, F64Array]
 
 
-def _asked_order(columns: Iterable[str], order_by: object) -> tuple[str, str]:
+def asked_order(columns: Iterable[str], order_by: object) -> tuple[str, str]:
     """The column, and whether it is ascending or descending; errors."""
     if not isinstance(order_by, str):
         raise InvalidTypeError(f'order_by must be a str such as "priority desc", not {type(order_by).__name__}')
@@ -158,7 +158,7 @@ class Rankings:
         if score is None and order_by is None:
             return self._keys(snapshot), None
         if score is None:
-            name, order = _asked_order(schema, order_by)
+            name, order = asked_order(schema, order_by)
             return self._once(
                 snapshot,
                 ("order", name, order),
@@ -200,7 +200,7 @@ def check_best(schema: Schema, order_by: object, score: object) -> None:
     if order_by is not None and score is not None:
         raise InvalidValueError("the best keys are those by order_by or by score: give one of the two")
     if order_by is not None:
-        _asked_order(schema, order_by)
+        asked_order(schema, order_by)
     if score is not None:
         check_columns(score_of(score), schema)
 

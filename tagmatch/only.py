@@ -98,7 +98,7 @@ class DataTest:
         columns = (
             [] if records is None else [name for name in self.names if DATA + name in records.columns.schema.names]
         )
-        if records is None or not columns:
+        if records is None or not columns or not len(records):
             return np.full(len(numbers), self.of_nothing())
         # The last one is of keys without a record
         holds = np.append(self.of_rows(records.columns, threads), self.of_nothing())

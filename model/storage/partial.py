@@ -152,18 +152,21 @@ class _Tables:
     snapshot: str  # the name of the snapshot
     current: Callable[[], Manifest]  # gives the one that the index has now
     folder: Path  # of this machine, for fetched parts
+    has_records: bool  # whether tasks look at records, so that all of these are fetched
     _sorted: list[SparseTable] = field(default_factory=list)
 
     def table(self, name: str, path: str, files: dict[str, Entry]) -> tuple[dict[str, pa.Array], list[OpenFile]]:
         """See `Read`: only the places of columns are known yet, and no values; only we write the files.
 
-        No task looks at records, so of these only the types of columns are known.
+        Where no task looks at records, only the types of their columns are known.
         """
         parts = {part: files[part]["bytes"] for part in parts_of(files, path)}
         with self.errors():
             table = SparseTable(self.store, self.folder / path, parts)
-            if name == RECORDS:
+            if name == RECORDS and not self.has_records:
                 return table.no_rows(name), []
+            if name == RECORDS:
+                table.fetch(np.array([0]), np.array([table.size]))
             columns = table.columns(name)
         bisect.insort(self._sorted, table, key=_ADDRESS)
         return columns, []
@@ -267,12 +270,14 @@ def _values(lists: Lists, first: int, last: int) -> I64Array:
     return values.astype(np.int64)
 
 
-def fetched_from(store: ByteStore, manifest: Manifest, current: Callable[[], Manifest], folder: Path) -> InPlace:
-    """The snapshot of a store that a manifest names; errors as `InPlace`.
+def fetched_from(
+    store: ByteStore, manifest: Manifest, current: Callable[[], Manifest], folder: Path, *, records: bool
+) -> InPlace:
+    """The snapshot of a store that a manifest names, with the `records` of its keys or without; errors as `InPlace`.
 
     `current` gives the manifest that the index has now; parts of others in `folder` are removed.
     """
-    tables = _Tables(store, manifest["snapshot"], current, folder)
+    tables = _Tables(store, manifest["snapshot"], current, folder, records)
     with tables.errors():
         folder.mkdir(exist_ok=True)
         names = {entry["name"] for entry in manifest["segments"]}

@@ -181,15 +181,17 @@ class Repository:
         """The snapshot of that name, mapped but not read, so that damage may go unnoticed; errors as `open`."""
         return _of_one_moment(partial(self._manifest_of, name), partial(self._snapshot, verify=False))
 
-    def in_place(self, name: str) -> InPlace:
-        """The snapshot of that name, whose rows are read as needed; no checksum is verified. Errors as `open`."""
+    def in_place(self, name: str, *, records: bool = False) -> InPlace:
+        """The snapshot of that name, whose rows are read as needed; no checksum is verified. Errors as `open`.
+
+        Of a store, records of keys are there only if they are asked for, and are read as a whole.
+        """
         manifest = self._manifest_of(name)
         if self.files.in_place:  # mapped files are read when they are looked at
             return InPlace(self.open_unverified(name), manifest)
         number = "" if self.number is None else f"-{self.number}"
-        return fetched_from(
-            self.files, manifest, self.manifest, folder_for_copies() / f"parts-{self.files.digest}{number}"
-        )
+        folder = folder_for_copies() / f"parts-{self.files.digest}{number}"
+        return fetched_from(self.files, manifest, self.manifest, folder, records=records)
 
     def _manifest_of(self, name: str) -> Manifest:
         """The manifest of the snapshot of that name, for as long as the index has it."""

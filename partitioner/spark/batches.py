@@ -28,7 +28,9 @@ from tagmatch.model.arrays import (
     UIntArray,
     offsets_of,
 )
-from tagmatch.model.arrow import from_strings
+from tagmatch.model.arrow import from_strings, plain_array
+from tagmatch.model.asked import DATA
+from tagmatch.model.data_types import Schema
 from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.storage.byte_store import ByteStore
 from tagmatch.model.storage.tables import OpenFile, checked_columns, read_table_file
@@ -97,6 +99,9 @@ _PARTITIONS_SETTINGS = ("spark.sql.adaptive.coalescePartitions.initialPartitionN
 _DEFAULT_PARTITIONS = 200
 
 _HALF = np.uint64(32)
+
+#: No columns of data
+NO_DATA: Schema = {}
 
 # Of the first numbers, by how many partitions there are: the same in every session
 _partitions: dict[int, I64Array] = {}
@@ -217,8 +222,11 @@ def labels_for_all(spark: SparkSession) -> I64Array:
     return labels
 
 
-def sets_at(segment: Segment, rows: UIntArray, now: int = LONG_AGO) -> pa.RecordBatch:
-    """The sets in these rows of a segment, without expired keys: `tags` as strings, `keys` as they are stored."""
+def sets_at(segment: Segment, rows: UIntArray, now: int = LONG_AGO, data: Schema = NO_DATA) -> pa.RecordBatch:
+    """The sets in these rows of a segment, without expired keys: `tags` as strings, `keys` as they are stored.
+
+    With columns of data, these of each key as structs, `data`.
+    """
     ranks, table = gather(segment.tagsets.ranks, rows), segment.keys.of_sets(rows)
     keys = table.keys
     if table.expires is not None:
@@ -227,8 +235,23 @@ def sets_at(segment: Segment, rows: UIntArray, now: int = LONG_AGO) -> pa.Record
     tags = from_strings(gather_strings(segment.vocabulary.tags, ranks.values))
     # Integers as they are stored, perhaps of 32 bits
     values = pa.array(keys.values) if segment.keys.names is None else segment.keys.column(keys.values)
-    columns = [lists_of(ranks.offsets, tags), lists_of(keys.offsets, values)]
-    return pa.RecordBatch.from_arrays(columns, names=["tags", "keys"])
+    columns = {"tags": lists_of(ranks.offsets, tags), "keys": lists_of(keys.offsets, values)}
+    if data:
+        columns["data"] = lists_of(keys.offsets, _data_of(segment, keys.values, data))
+    return pa.record_batch(columns)
+
+
+def _data_of(segment: Segment, keys: UIntArray, data: Schema) -> pa.StructArray:
+    """Columns of data of some keys of a segment, with nulls for those that have none; texts without a dictionary."""
+    places = np.full(len(keys), -1) if segment.records is None else segment.records.places_of(keys)
+    there = pa.table({}) if segment.records is None else segment.records.columns
+    at, columns = pa.array(places, mask=places < 0), list[pa.Array]()
+    for name, kind in data.items():
+        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+        is_there = DATA + name in there.schema.names
+        found = plain_array(there.column(DATA + name).take(at)) if is_there else pa.nulls(len(keys), plain)
+        columns.append(found.cast(plain))
+    return pa.StructArray.from_arrays(columns, [*data])
 
 
 def lists_of(offsets: IntArray, values: pa.Array) -> pa.Array:

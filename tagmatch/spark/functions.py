@@ -24,17 +24,13 @@ from tagmatch.model.input.places import KIND, LOCATION, WITHIN, names_of_places,
 from tagmatch.model.kernels.sphere import BOX
 from tagmatch.model.storage.format import files_nbytes
 from tagmatch.model.where.areas import Box, Circle
+from tagmatch.spark.answers import Answers, Output, as_spark, in_parts, signed
 from tagmatch.spark.columns import (
-    Answers,
     AskedColumns,
-    Output,
     arrow_schema,
     arrow_type,
-    as_spark,
     check_types,
-    in_parts,
     reject_nulls,
-    signed,
     spark_name,
     without_invalid,
 )

@@ -41,14 +41,11 @@ from tagmatch.model.storage.format import declared_in, files_nbytes
 from tagmatch.model.storage.repository import Repository
 from tagmatch.partitioner.spark import Partitioned, key_type_of_rows, merge_segments, partition_sets
 from tagmatch.partitioner.spark.shards import Stored
+from tagmatch.spark.answers import Answers, How, Output, check_equal
 from tagmatch.spark.columns import (
-    Answers,
     AskedColumns,
-    How,
-    Output,
     arrow_schema,
     arrow_type,
-    check_equal,
     check_types,
     errors_of_workers,
     quoted,
@@ -350,8 +347,7 @@ def subset_join(
     strategy : {"auto", "ship", "shuffle"}
         `ship`: every worker opens the whole index, memory-mapped. `shuffle`: sets and queries meet in buckets, and
         a worker has one at a time, without keys that have expired by this call. `auto`, the default: `ship` for a
-        stream, where the files of the index have at most `ship_limit` bytes or attributes are declared, and for
-        `on`, `only`, `columns`, `explain` and `limit`.
+        stream, and where the files of the index have at most `ship_limit` bytes or attributes are declared.
     output : {"rows", "lists", "counts", "exists"}
         `rows`: the columns of the queries and `key`, a row for each matching key; queries without a match have none.
         `lists`: the columns of the queries and `keys`, an array, a row for each query. Keys are long, or string where
@@ -376,11 +372,11 @@ def subset_join(
     only : str, optional
         As for `TagMatch.match`: which keys, by their data.
     columns : sequence of str, optional
-        Columns of data to come with each key: with `rows` as their own columns, null where the key has no value;
-        with `lists`, `keys` has structs of `key` and these.
+        Columns of data to come with each key, also with the best ones: with `rows` as their own columns, null where the
+        key has no value; with `lists`, `keys` has structs of `key` and these.
     limit, order_by, score
         The best keys of each query, as those of `TagMatch.match_best`; with `lists`, the best first. Without `order_by`
-        and `score`, the least ones.
+        and `score`, the least ones. With `on`, of the keys that are equal there; `score` does not go with `on`.
     explain : bool
         Give with each key, as `set`, its set's tags and tests, which all held: a struct of `tags` and `tests`, arrays
         of strings, as `TagMatch.match_highlights` has them.
@@ -449,7 +445,7 @@ def subset_join(
     is_declared = declared_in(manifest) != ((), False)
     if strategy == "auto":
         is_small = files_nbytes(manifest) <= ship_limit
-        ships = queries.isStreaming or is_small or is_declared or answers.needs_data
+        ships = queries.isStreaming or is_small or is_declared
         strategy = "ship" if ships else "shuffle"
     if strategy == "ship":
         warn_of_memory(queries.sparkSession, files_nbytes(manifest))
@@ -457,9 +453,9 @@ def subset_join(
         return ship_join(queries, shipped, asked=_numbered(asked), columns=[*map(_packed, asked)], answers=answers)
     if is_declared:
         raise InvalidValueError(f"strategy 'shuffle' cannot join {place}, which has declared attributes; use 'ship'")
-    if answers.needs_data:
+    if answers.limit is not None and any(getattr(answers.data[name], "unit", "us") == "ns" for name in answers.by):
         raise InvalidValueError(
-            "strategy 'shuffle' has no data of keys for on, only, columns, explain and limit; use 'ship'"
+            "strategy 'shuffle' cannot order by times of nanoseconds, as Spark has microseconds; use 'ship'"
         )
     if queries.isStreaming:
         raise InvalidValueError("strategy 'shuffle' cannot join a stream; use 'ship', or join within foreachBatch")

@@ -19,16 +19,8 @@ from tagmatch.model.errors import IndexChangedError, InvalidValueError
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import Manifest, key_type_of
 from tagmatch.model.storage.repository import Repository
-from tagmatch.spark.columns import (
-    Answers,
-    AskedColumns,
-    as_spark,
-    few_keys,
-    in_parts,
-    on_plane,
-    reject_nulls,
-    without_invalid,
-)
+from tagmatch.spark.answers import Answers, as_spark, few_keys, in_parts
+from tagmatch.spark.columns import AskedColumns, on_plane, reject_nulls, without_invalid
 from tagmatch.spark.session import NEWEST, SnapshotChoice
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -29,23 +29,26 @@ import pyarrow.compute as pc
 from pyspark.sql import functions
 from pyspark.sql.types import LongType, StructField, StructType
 
+from tagmatch.embedded import TagMatch
 from tagmatch.engine import LocalEngine
 from tagmatch.model.arrays import BoolArray, I64Array, Lists, U8Array, U32Array, U64Array, UIntArray
-from tagmatch.model.arrow import from_strings, to_lists, to_strings
+from tagmatch.model.arrow import from_strings, in_order, to_lists, to_strings
+from tagmatch.model.asked import DATA
 from tagmatch.model.clock import now_us
 from tagmatch.model.columns import strings_of, tag_lists
+from tagmatch.model.data_types import Schema
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.input.messages import TAGS, entries_of, with_own_columns
 from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, without_locations
 from tagmatch.model.kernels.hashing import hash_strings, hash_tags
-from tagmatch.model.kernels.lists import gather, group_by
+from tagmatch.model.kernels.lists import gather, gather_strings, group_by
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among
 from tagmatch.model.layouts import rules_of
-from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions, Wanted
+from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.partial import InPlace
 from tagmatch.model.storage.positions import Positions, open_positions
 from tagmatch.model.storage.repository import Repository
-from tagmatch.model.tables import ClusterTable, KeyTable, Segment, Snapshot
+from tagmatch.model.tables import ClusterTable, KeyTable, RecordTable, Segment, Snapshot
 from tagmatch.model.where.tag_columns import parsed, parts_of, shapes_of
 from tagmatch.model.where.values import ATTRIBUTE
 from tagmatch.partitioner.consolidation import StagedChanges
@@ -63,7 +66,8 @@ from tagmatch.partitioner.spark.batches import (
     sorted_by_number,
     tasks_at_once,
 )
-from tagmatch.spark.columns import Answers, AskedColumns, in_parts, on_plane, quoted, reject_nulls
+from tagmatch.spark.answers import Answers, as_spark, in_parts
+from tagmatch.spark.columns import AskedColumns, on_plane, quoted, reject_nulls
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -297,7 +301,8 @@ def shuffle_join(
     bucket_sets = min(bucket_sets, max(FEWEST_SETS, -(-len(snapshot) // parallelism)))
     buckets, met_filter = buckets_for(there, bucket_sets, at_least=parallelism)
     labels = labels_for(spark, buckets.count, 2).reshape(-1)
-    schema, merged = queries.schema, answers.unique or answers.output != "rows" or answers.how == "left"
+    merged = answers.unique or answers.limit is not None or answers.output != "rows" or answers.how == "left"
+    schema = queries.schema
     part = answers.of_part if merged else answers
     plan = Shuffle(index, name, now_us(), buckets, labels, asked, part)
     at_home = merged or buckets.has_others
@@ -333,9 +338,20 @@ def shuffle_join(
     if answers.how in ("semi", "anti"):
         answer = functions.col("answer")
         return whole.where(answer if answers.how == "semi" else ~answer).select("query.*")
+    if answers.limit is not None:
+        # By the type hints Spark knows that it may give answers in other batches than queries
+        def tagmatch_best(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+            for structs in batches:
+                queries, found = structs.flatten()
+                messages = asked.messages(pa.RecordBatch.from_struct_array(queries))
+                yield as_spark(answers.best_of(messages, found), answers.of_query)
+
+        best = functions.arrow_udf(tagmatch_best, answers.of_query)  # type: ignore[attr-defined]
+        whole = whole.select("query", best(functions.struct("query", "answer")).alias("answer"))
     if answers.output == "rows":
-        spread = functions.explode_outer if answers.how == "left" else functions.explode
-        return whole.select("query.*", spread("answer").alias("key"))
+        outer = "_outer" if answers.how == "left" else ""
+        spread = getattr(functions, f"{'inline' if answers.is_wide else 'explode'}{outer}")("answer")
+        return whole.select("query.*", spread if answers.is_wide else spread.alias("key"))
     return whole.select("query.*", functions.col("answer").alias(answers.fields[0].name))
 
 
@@ -346,7 +362,7 @@ def _together(answers: Answers) -> Column:
     if answers.output == "counts" and not answers.unique:
         return functions.sum("count")
     keys = functions.flatten(functions.collect_list("keys"))
-    keys = functions.array_distinct(keys) if answers.unique else keys
+    keys = functions.array_distinct(keys) if answers.unique and answers.limit is None else keys
     return functions.size(keys).cast("long") if answers.output == "counts" else keys
 
 
@@ -355,7 +371,8 @@ def _together(answers: Answers) -> Column:
 
 def sent_sets(plan: Shuffle, chunk_sets: int, chunk: int) -> Iterator[pa.RecordBatch]:
     """One task: batches of the sets of a chunk, of `chunk_sets` rows of the tagset table, for buckets and homes."""
-    index = plan.index.in_place(plan.snapshot)
+    data = plan.answers.data
+    index = plan.index.in_place(plan.snapshot, records=bool(data))
     chunks = chunks_of(enumerate(map(len, index.snapshot.segments)), chunk_sets)
     homes = [*zip(plan.labels.tolist(), plan.numbers.tolist(), strict=True)][plan.buckets.count :]
     for number, first, last in chunks[chunk : chunk + 1]:
@@ -364,12 +381,12 @@ def sent_sets(plan: Shuffle, chunk_sets: int, chunk: int) -> Iterator[pa.RecordB
         rows = segment.live_rows(first, last).astype(np.uint32)
         places = meeting.of_sets(segment.tagsets.ranks, rows)
         is_met = places < len(meeting.hashes)
-        homeless = sets_at(segment, rows[~is_met], plan.now)
+        homeless = sets_at(segment, rows[~is_met], plan.now, data)
         yield from serialized((label, number, homeless) for label, number in homes)
         rows = rows[is_met]
         buckets = plan.buckets.of_sets(meeting.hashes[places[is_met]], rows).astype(np.uint32)
         firsts, order = group_by(buckets, len(plan.labels))
-        yield from in_groups(firsts, plan.labels, plan.numbers, sets_at(segment, rows[order], plan.now))
+        yield from in_groups(firsts, plan.labels, plan.numbers, sets_at(segment, rows[order], plan.now, data))
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------
@@ -386,9 +403,10 @@ def sent_queries(
         messages = plan.asked.messages(at_homes)
         without_locations(messages, plane=False)  # also of those that meet no set
         if merged:
-            names, message = ["id", "message", "query"], messages.to_struct_array()
-            at_homes = pa.RecordBatch.from_arrays([ids, message, structs], names=names)
-            elsewhere = pa.RecordBatch.from_arrays([ids, message, pa.nulls(len(ids), structs.type)], names=names)
+            names = ["id", "query", "message", *(f"on {number}" for number in range(len(plan.asked.on)))]
+            own = [messages.to_struct_array(), *(at_homes.column(number) for number in plan.asked.on)]
+            at_homes = pa.RecordBatch.from_arrays([ids, structs, *own], names=names)
+            elsewhere = pa.RecordBatch.from_arrays([ids, pa.nulls(len(ids), structs.type), *own], names=names)
         buckets, queries = _buckets_of_queries(messages, plan.buckets, met_filter)
         firsts, order = group_by(buckets, len(plan.labels))
         yield from in_groups(firsts, plan.labels, plan.numbers + 1, elsewhere.take(queries[order]))
@@ -454,7 +472,7 @@ def _have_values(values: pa.Array) -> BoolArray:
 # -- buckets ---------------------------------------------------------------------------------------------------------
 
 
-class _Bucket:
+class _Bucket(TagMatch[Any]):
     """An index of the sets of a bucket, with their conditions and areas. Clients are where the index's folder says."""
 
     def __init__(self, batches: list[pa.RecordBatch], plan: Shuffle) -> None:
@@ -465,12 +483,13 @@ class _Bucket:
             staged.extend(tag_lists(batch.column("tags"), "tags"), numbers, removed=False)
             first += len(batch)
         numbered, _ = segment_after([], staged.changes(), LayoutOptions())
-        keys = _key_table([batch.column("keys") for batch in batches], plan.answers.key_type).of_sets(
-            numbered.keys.keys.values
-        )
-        snapshot = Snapshot((replace(numbered, keys=keys),))
+        every = _key_table([batch.column("keys") for batch in batches], plan.answers.key_type)
+        keys, records = every.of_sets(numbered.keys.keys.values), None
+        if plan.answers.data:
+            records = _records(every, [batch.column("data").flatten() for batch in batches], plan.answers.data)
+        snapshot = Snapshot((replace(numbered, keys=keys, records=records),))
         try:
-            self.engine = LocalEngine(None, snapshot, LayoutOptions(), StagingOptions(), MatchOptions(device="cpu"))
+            self._engine = LocalEngine(None, snapshot, LayoutOptions(), StagingOptions(), MatchOptions(device="cpu"))
             self._place_clients(keys, plan)
         except InvalidValueError:  # of areas and places alone
             raise on_plane(plan.index) from None
@@ -482,17 +501,26 @@ class _Bucket:
         if saved is not None:
             here = pc.is_in(saved.keys, keys.column(keys.keys.values))
             some = here.to_numpy(zero_copy_only=False)
-            self.engine.clients.place(Positions(saved.keys.filter(here), saved.lon[some], saved.lat[some]))
+            self._engine.clients.place(Positions(saved.keys.filter(here), saved.lon[some], saved.lat[some]))
 
 
 def _key_table(lists: list[pa.Array], key_type: KeyType) -> KeyTable:
-    """The keys of a bucket's sets. String keys get a name for each occurrence, even if several are equal."""
+    """The keys of a bucket's sets."""
     kind = pa.large_list(pa.uint64() if key_type == "integer" else pa.large_string())
     keys = pa.concat_arrays([pa.array([], kind), *(some.cast(kind) for some in lists)])
     if key_type == "integer":
         return KeyTable(to_lists(keys))
-    names = to_strings(keys.values)
-    return KeyTable(Lists(keys.offsets.to_numpy(), np.arange(len(names), dtype=np.uint32)), names)
+    places, numbers = in_order(keys.values)
+    return KeyTable(Lists(keys.offsets.to_numpy(), numbers), gather_strings(to_strings(keys.values), places))
+
+
+def _records(table: KeyTable, structs: list[pa.Array], data: Schema) -> RecordTable:
+    """Records of all keys of a bucket, with their data, which comes as often as they do."""
+    numbers, places = np.unique(table.keys.values, return_index=True)
+    columns = pa.concat_arrays(structs).take(pa.array(places)).flatten() if structs else []
+    named = {DATA + name: column for name, column in zip(data, columns, strict=False)}
+    empty = {DATA + name: pa.array([], kind) for name, kind in data.items()}
+    return RecordTable(numbers, pa.table(named or empty))
 
 
 def matched(batches: Iterable[pa.RecordBatch], plan: Shuffle, *, merged: bool) -> Iterator[pa.RecordBatch]:
@@ -502,14 +530,14 @@ def matched(batches: Iterable[pa.RecordBatch], plan: Shuffle, *, merged: bool) -
         place, queries = divmod(number, 2)
         if place != current:
             if bucket is not None:
-                bucket.engine.close()
+                bucket.close()
             current, sets, bucket = place, [], None
         if not queries:
             sets.append(records)
             continue
         if bucket is None:
             bucket, sets = _Bucket(sets, plan), []
-        for some, answers in _answers(bucket.engine, records, plan, merged=merged):
+        for some, answers in _answers(bucket, records, plan, merged=merged):
             if merged:
                 found = answers if plan.answers.is_number else pc.list_value_length(answers)
                 wanted = pc.or_(found.cast(pa.bool_()), some.column("query").is_valid())
@@ -518,12 +546,15 @@ def matched(batches: Iterable[pa.RecordBatch], plan: Shuffle, *, merged: bool) -
 
 
 def _answers(
-    engine: LocalEngine, records: pa.RecordBatch, plan: Shuffle, *, merged: bool
+    bucket: TagMatch[Any], records: pa.RecordBatch, plan: Shuffle, *, merged: bool
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
     """Some of the queries of a batch after the other, with the answers of a bucket."""
 
-    def ask(some: pa.RecordBatch, wanted: Wanted) -> pa.Array:
-        messages = pa.RecordBatch.from_struct_array(some.column("message")) if merged else plan.asked.messages(some)
-        return engine.match_many(messages, wanted=wanted)
+    def messages(some: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_struct_array(some.column("message")) if merged else plan.asked.messages(some)
 
-    return in_parts(records, partial(ask, wanted=plan.answers.wanted), partial(ask, wanted=Wanted.counts))
+    def ask(some: pa.RecordBatch) -> pa.Array:
+        on = some.columns[3:] if merged else [some.column(number) for number in plan.asked.on]
+        return plan.answers.ask(bucket, messages(some), on)
+
+    return in_parts(records, ask, lambda some: plan.answers.count(bucket, messages(some)))

@@ -40,7 +40,8 @@ from tagmatch.partitioner.consolidation import StagedChanges, consolidated
 from tagmatch.partitioner.local import Changes
 from tagmatch.partitioner.spark.batches import are_strings, chunks_of
 from tagmatch.partitioner.spark.shards import Stored
-from tagmatch.spark.columns import KEY_TYPES, arrow_schema, signed
+from tagmatch.spark.answers import KEY_TYPES, signed
+from tagmatch.spark.columns import arrow_schema
 from tagmatch.spark.session import Parsers, StoreSettings, one_of, parsed, truth, whole
 
 #: The column that says whether to remove a row

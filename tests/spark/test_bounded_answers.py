@@ -13,7 +13,7 @@ from tagmatch import TagMatch
 from tagmatch.engine import LocalEngine
 from tagmatch.model.errors import ResultTooLargeError
 from tagmatch.pipeline import tags as key_lookup
-from tagmatch.spark import columns, subset_join
+from tagmatch.spark import answers, subset_join
 
 KEYS, QUERIES, MOST = 80_000, 24, 200_000
 
@@ -40,7 +40,7 @@ def is_bounded(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
         found.append(len(getattr(answers, "values", ())))
         return answers
 
-    monkeypatch.setattr(columns, "MOST_KEYS", MOST)
+    monkeypatch.setattr(answers, "MOST_KEYS", MOST)
     monkeypatch.setattr(LocalEngine, "match_many", counted)
     is_seen = request.node.callspec.params["spark"] == "tasks"
     return lambda: not is_seen or 0 < max(found) <= MOST + KEYS + 1

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import types as t
 from support.index_files import contents_of, make_index
 from support.spark_functions import called, settings_of
+from support.tasks import Frame
 
 from tagmatch import FilterError, InvalidTypeError, InvalidValueError, TagMatch
 from tagmatch.spark import match_udf, partition, register, subset_join
@@ -90,11 +91,13 @@ def test_numbers(
         assert (wanted == tm.match_counts(messages).to_pylist()) != unique
 
 
-def test_data(spark: Any, index: Path, rng: random.Random) -> None:
+@pytest.mark.parametrize("strategy", ["ship", "shuffle"])
+def test_data(spark: Any, index: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, strategy: Any) -> None:
     """Of any type, with keys and alone."""
+    monkeypatch.setattr("tagmatch.spark.join.BUCKET_SETS", 10)
     frame, messages = asked(spark, rng)
     columns: list[str] = [*DATA]
-    given: dict[str, Any] = {"attributes": ["bid", "city"], "only": ONLY}
+    given: dict[str, Any] = {"attributes": ["bid", "city"], "only": ONLY, "strategy": strategy}
     rows = subset_join(frame, index, columns=columns, **given)
     lists = subset_join(frame, index, columns=columns, output="lists", **given)
     assert rows.dtypes[5:] == [*zip(DATA, KINDS, strict=True)]
@@ -102,8 +105,13 @@ def test_data(spark: Any, index: Path, rng: random.Random) -> None:
         wanted = tm.match_many(messages, only=ONLY, columns=columns).to_pylist()
         ones = tm.match_many(messages, only=ONLY).to_pylist()
         counts = tm.match_counts(messages, only=ONLY).to_pylist()
-        best = tm.match_best(messages, limit=3, order_by="priority desc", only=ONLY).to_pylist()
-        scored = tm.match_best(messages, limit=3, score="priority * bid").to_pylist()
+        orders = [{}, *({"order_by": f"{name}{way}"} for name in DATA for way in ("", " desc"))]
+        scores = [{"score": text} for text in ("priority * bid", "price - small", "0 - bid", "large * 1e-18 + bid")]
+        best = [
+            (of, tm.match_best(messages, limit=3, only=ONLY, columns=names, **of).to_pylist())  # type: ignore[arg-type]
+            for number, of in enumerate([*orders, *scores])
+            for names in [[None, ["day", "segment"]][number % 2]]
+        ]
     plain = [[tuple(row.values()) for row in each] for each in wanted]
     found = [list[Any]() for _ in wanted]
     for row in rows.collect():
@@ -113,10 +121,20 @@ def test_data(spark: Any, index: Path, rng: random.Random) -> None:
     assert sum(map(len, plain)) > 40
     assert in_order(by_row(subset_join(frame, index, output="lists", **given))) == in_order(ones)
     assert by_row(subset_join(frame, index, output="counts", **given)) == counts
-    ordered = subset_join(frame, index, output="lists", limit=3, order_by="priority desc", **given)
-    assert by_row(ordered) == best
-    by_score = subset_join(frame, index, limit=3, score="priority * bid", attributes=["bid", "city"], output="lists")
-    assert by_row(by_score) == scored
+    distinct = in_order(by_row(subset_join(frame, index, columns=["price"], output="lists", unique=True, **given)))
+    assert [len(each) for each in distinct] == [len({row["key"] for row in each}) for each in wanted]
+    for number, (of, lists) in enumerate(best if isinstance(frame, Frame) else best[::5]):
+        named = isinstance(next(filter(None, lists))[0], dict)
+        with_best = {"limit": 3, "columns": ["day", "segment"] if named else None, **of, **given}
+        ordered = by_row(subset_join(frame, index, output="lists", **with_best))
+        assert [[tuple(row) for row in each] if named else each for each in ordered] == [
+            [tuple(row.values()) for row in each] if named else each for each in lists
+        ], of
+        spread = subset_join(frame, index, how=["inner", "left"][number % 2], **with_best).collect()
+        of_rows = [(row.n, *row[4:]) for row in spread if row.key is not None]
+        keys = [(n, *(row.values() if named else [row])) for n, each in enumerate(lists) for row in each]
+        assert sorted(of_rows, key=repr) == sorted(keys, key=repr)
+        assert len(spread) - len(of_rows) == (number % 2) * lists.count([])
     register(spark)
     struct = {"attributes": ("bid", "city")}
     for way in ("sql", "column"):
@@ -140,12 +158,12 @@ def _at_utc(value: Any) -> Any:
         ({"order_by": "priority"}, InvalidValueError, "which keys are the best: give limit, too"),
         ({"explain": True, "columns": ["priority"]}, InvalidValueError, "explain does not go with columns"),
         ({"explain": True, "unique": True}, InvalidValueError, "explain does not go with unique"),
-        ({"explain": True, "limit": 3}, InvalidValueError, "explain may come with all keys"),
-        ({"explain": True, "output": "counts"}, InvalidValueError, "explain may come with all keys"),
+        ({"explain": True, "limit": 3}, InvalidValueError, "explain does not go with limit"),
+        ({"explain": True, "output": "counts"}, InvalidValueError, "explain comes with keys, not with output 'counts'"),
         ({"limit": 3, "order_by": "nothing"}, InvalidValueError, "no column of data 'nothing'"),
         ({"limit": 0, "order_by": "priority"}, InvalidValueError, "limit must be from 1"),
         ({"limit": 3, "score": "priority +"}, FilterError, "score: column"),
-        ({"output": "counts", "columns": ["priority"]}, InvalidValueError, "columns may come with all keys"),
+        ({"output": "counts", "columns": ["priority"]}, InvalidValueError, "columns comes with keys, not with"),
         ({"output": "exists", "limit": 3, "order_by": "priority"}, InvalidValueError, "limit goes with keys"),
     ],
     ids=str,
@@ -169,8 +187,6 @@ def test_what_is_added_has_names_of_its_own(spark: Any, tmp_path: Path) -> None:
     frame = spark.createDataFrame([(1, ["a"])], "priority int, tags array<string>")
     with pytest.raises(InvalidValueError, match="has a column 'priority' already"):
         subset_join(frame, tmp_path / "index", columns=["Priority"])
-    with pytest.raises(InvalidValueError, match="'shuffle' has no data of keys"):
-        subset_join(frame, tmp_path / "index", only="Priority = 1", strategy="shuffle")
     with pytest.raises(InvalidValueError, match="one answer for each row"):
         match_udf(tmp_path / "index", output="rows")
 

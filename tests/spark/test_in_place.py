@@ -35,7 +35,8 @@ from tagmatch.model.storage.format import files_nbytes, files_of
 from tagmatch.model.storage.repository import Repository, location_of
 from tagmatch.model.where.constraints import Where
 from tagmatch.partitioner.spark.batches import deserialized
-from tagmatch.spark.columns import Answers, AskedColumns
+from tagmatch.spark.answers import Answers
+from tagmatch.spark.columns import AskedColumns
 from tagmatch.spark.shuffle import PLACE, MetFilter, Shuffle, buckets_for, sent_queries, sent_sets
 
 pytest_plugins = ["support.s3_bucket"]
@@ -306,4 +307,16 @@ def test_the_driver_finds_columns_of_data_at_the_ends_of_tables(tmp_path: Path, 
     assert [field.name for field in found.fields] == ["key", "kind"]
     assert 0 < sum(counted.of_tables.values()) < files_nbytes(manifest) / 5
     # Nor does a task of the shuffle look at records, whose dictionaries stand before the places of columns
-    assert len(sets_of(plan_of(uri, 1000), 0, 1000)) == 1000
+    plan = plan_of(uri, 1000)
+    assert len(sets_of(plan, 0, 1000)) == 1000
+    assert counted.of_tables["records"] < files_nbytes(manifest) / 20
+    # If data is asked for, it does
+    asked = replace(plan, answers=replace(found, on=()))
+    sent = {
+        key: data
+        for _, records in deserialized(sent_sets(asked, 1000, 1))
+        for keys, own in zip(records["keys"].to_pylist(), records["data"].to_pylist(), strict=True)
+        for key, data in zip(keys, own, strict=True)
+    }
+    assert len(sent) == 1000
+    assert all(data == {"kind": f"kind {key % 3}", "size": key} for key, data in sent.items())

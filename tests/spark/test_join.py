@@ -21,7 +21,7 @@ from support.expiring import set_clock
 from support.index_files import make_index
 from support.spark_functions import called
 
-import tagmatch.spark.columns
+import tagmatch.spark.answers
 from tagmatch import Near, TagMatch
 from tagmatch.model.errors import (
     IndexChangedError,
@@ -170,7 +170,7 @@ def test_answers_are_the_oracles(
     spark: Any, stored: Stored, monkeypatch: pytest.MonkeyPatch, way: Any, asked: Any
 ) -> None:
     for name, few in (("QUERIES", 7), ("MOST_KEYS", 200)):
-        monkeypatch.setattr(tagmatch.spark.columns, name, few)
+        monkeypatch.setattr(tagmatch.spark.answers, name, few)
     names, places, output, unique = asked
     queries = data_frame(spark, stored)
     if way in ("sql", "column"):  # with NULL for arguments not given

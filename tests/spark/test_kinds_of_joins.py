@@ -65,7 +65,8 @@ def test_kinds(spark: Any, tmp_path: Path, strategy: Any, unique: bool) -> None:
             subset_join(frame, index, how=how, strategy=strategy).collect()  # type: ignore[arg-type]
 
 
-def test_on(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["ship", "shuffle"])
+def test_on(spark: Any, tmp_path: Path, strategy: Any) -> None:
     """Columns of data that have to be equal to those of the queries, which may be null, or of another width."""
     data = {1: ("acme", 1), 2: ("acme", 2), 3: ("other", 1), 4: (None, 2)}
     with TagMatch(tmp_path / "index", data={"tenant": "dictionary", "level": "uint64"}) as tm:
@@ -92,20 +93,29 @@ def test_on(spark: Any, tmp_path: Path) -> None:
             for _, query, tenant, level in rows
         ]
         assert 0 < sum(map(len, wanted)) < 30
-        lists = subset_join(frame, tmp_path / "index", on=on, output="lists").collect()
+        given: dict[str, Any] = {"on": on, "strategy": strategy}
+        rows_of = subset_join(frame, tmp_path / "index", how="left", **given).collect()
+        assert sorted((row.n, row.key or 0) for row in rows_of) == [
+            (n, key) for n, keys in enumerate(wanted) for key in keys or [0]
+        ]
+        lists = subset_join(frame, tmp_path / "index", output="lists", **given).collect()
         assert [sorted(row["keys"]) for row in sorted(lists)] == wanted
-        counts = subset_join(frame, tmp_path / "index", on=on, output="counts").collect()
+        counts = subset_join(frame, tmp_path / "index", output="counts", **given).collect()
         assert [row["count"] for row in sorted(counts)] == list(map(len, wanted))
-        anti = subset_join(frame, tmp_path / "index", on=on, how="anti").collect()
+        anti = subset_join(frame, tmp_path / "index", how="anti", **given).collect()
         assert sorted(row.n for row in anti) == [n for n, keys in enumerate(wanted) if not keys]
-    some = subset_join(frame.drop("level"), tmp_path / "index", on="tenant", columns=["level"], only="level = 1")
+        best = subset_join(frame, tmp_path / "index", output="lists", limit=1, order_by="level desc", **given)
+        of_keys = [sorted(keys, key=lambda key: (-data[key][1], key))[:1] for keys in wanted]
+        assert [row["keys"] for row in sorted(best.collect())] == of_keys
+    some = subset_join(
+        frame.drop("level"), tmp_path / "index", on="tenant", columns=["level"], only="level = 1", strategy=strategy
+    )
     assert sorted((row.n, row.key, int(row.level)) for row in some.collect())[:2] == [(0, 1, 1), (1, 3, 1)]
     for given, kind, message in (
         ({"on": "tags"}, InvalidValueError, "no column"),
         ({"on": "n"}, InvalidValueError, "no column 'n'"),
         ({"on": "tenannt"}, InvalidValueError, "on: queries must have one column 'tenannt'.*'tenant' meant"),
-        ({"on": "tenant", "limit": 1, "order_by": "level"}, InvalidValueError, "limit does not go with on"),
-        ({"on": "tenant", "strategy": "shuffle"}, InvalidValueError, "'shuffle' has no data of keys for on"),
+        ({"on": "tenant", "limit": 1, "score": "level"}, InvalidValueError, "score does not go with on"),
     ):
         with pytest.raises(kind, match=message):
             subset_join(frame, tmp_path / "index", **given)  # type: ignore[arg-type]
@@ -181,7 +191,8 @@ def test_names_plans_and_watermarks(session: SparkSession, tmp_path: Path) -> No
         subset_join(queries, stream)
 
 
-def test_explain_and_the_least_keys(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["ship", "shuffle"])
+def test_explain_and_the_least_keys(spark: Any, tmp_path: Path, strategy: Any) -> None:
     """Which set a key is of, and what of its condition held; a limit without an order."""
     index = tmp_path / "index"
     with TagMatch(index) as tm:
@@ -192,7 +203,7 @@ def test_explain_and_the_least_keys(spark: Any, tmp_path: Path) -> None:
     frame = spark.createDataFrame(rows, "n int, tags array<string>, price double, city string")
     every = [[(7, ["a"], ['city = "x"'])], [(3, ["a", "b"], []), (7, ["a"], ["price < 10"])], []]
     wanted = [sorted([*each, (9, [], [])]) for each in every]
-    given: dict[str, Any] = {"attributes": ["price", "city"], "explain": True}
+    given: dict[str, Any] = {"attributes": ["price", "city"], "explain": True, "strategy": strategy}
     joined = subset_join(frame, index, **given)
     assert joined.dtypes[4:] == [("key", "bigint"), ("set", "struct<tags:array<string>,tests:array<string>>")]
     found: list[list[Any]] = [[], [], []]
@@ -203,10 +214,12 @@ def test_explain_and_the_least_keys(spark: Any, tmp_path: Path) -> None:
     for row in lists.collect():
         own = [(each["key"], sorted(each["set"]["tags"]), each["set"]["tests"]) for each in row["keys"]]
         assert sorted(own) == wanted[row.n]
+    outer = subset_join(frame, index, how="left", **given)
+    assert sorted((row.n, row.key) for row in outer.collect()) == [
+        (n, own[0]) for n, row in enumerate(wanted) for own in row
+    ]
     assert "set" in str(match_udf(index, explain=True).returnType)
-    least = subset_join(frame, index, attributes=["price", "city"], output="lists", limit=2)
+    least = subset_join(frame, index, attributes=["price", "city"], output="lists", limit=2, strategy=strategy)
     assert {row.n: row["keys"] for row in least.collect()} == {0: [7, 9], 1: [3, 7], 2: [9]}
     with pytest.raises(InvalidValueError, match="how='semi' gives columns of the queries alone"):
         subset_join(frame, index, how="semi", explain=True)
-    with pytest.raises(InvalidValueError, match="explain and limit; use 'ship'"):
-        subset_join(frame, index, explain=True, strategy="shuffle")

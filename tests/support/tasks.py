@@ -128,6 +128,13 @@ def _one_list(column: Column, values: Callable[[pa.Array], pa.Array]) -> Column:
     return column._replace(of=of)
 
 
+def _distinct(values: pa.Array) -> pa.Array:
+    if not pa.types.is_struct(values.type):
+        return values.unique()
+    firsts = {repr(value): place for place, value in reversed([*enumerate(values.to_pylist())])}
+    return values.take(pa.array(sorted(firsts.values()), pa.int64()))
+
+
 def _exploded(how: str) -> Callable[[str | Column], Column]:
     return lambda lists: (col(lists) if isinstance(lists, str) else lists)._replace(name="col", exploded=how)
 
@@ -198,7 +205,7 @@ FUNCTIONS = SimpleNamespace(
     monotonically_increasing_id=lambda: Column("id", lambda rows, task: pa.array(np.arange(len(rows)) + (task << 33))),
     collect_list=lambda name: _one_list(col(name), lambda array: array),
     flatten=lambda lists: _one_list(lists, lambda array: array.flatten().flatten()),
-    array_distinct=lambda lists: _one_list(lists, lambda array: array.flatten().unique()),
+    array_distinct=lambda lists: _one_list(lists, lambda array: _distinct(array.flatten())),
     first=lambda name, **_: _made(name, lambda rows: rows.column(name).combine_chunks().drop_null()[:1]),
     **{how: _exploded(how) for how in ("explode", "inline", "explode_outer", "inline_outer")},
     size=lambda lists: lists._replace(of=lambda table, number: pc.list_value_length(lists.of(table, number))),

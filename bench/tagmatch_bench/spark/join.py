@@ -33,7 +33,7 @@ RAREST = "SQL: rarest tag, join, array_except"
 MATCH_MANY, READING = "match_many", "reading the queries"
 
 _SHIP = Target(50_000)
-_SHUFFLE_AGAINST_SQL = Target(20)
+_AGAINST_SQL = Target(3)  # as an engineer writes it; what others write takes thousands of times as long
 _AGAINST_MATCH_MANY = Target(0.5)
 
 # Queries that plain SQL gets, which takes some seconds for them with a million sets
@@ -76,10 +76,8 @@ def join(bench: Bench, spark: SparkSession) -> Result:
         panel.add(name, f"{sets:,}", rate)
         target = _SHIP if name == SHIP else None
         result.add(f"{name}: {rate.items:,} queries", rate.median, "queries/s", target)
-    ratio = rates[SHUFFLE].over(rates[EXPLODE])
-    result.add(f"{SHUFFLE} against {EXPLODE}", ratio, "times", _SHUFFLE_AGAINST_SQL)
     for name in (SHIP, SHUFFLE):
-        result.add(f"{name} against {RAREST}", rates[name].over(rates[RAREST]), "times")
+        result.add(f"{name} against {RAREST}", rates[name].over(rates[RAREST]), "times", _AGAINST_SQL)
         result.add(f"{name} against {MATCH_MANY}", rates[name].over(rates[MATCH_MANY]), "times", _AGAINST_MATCH_MANY)
         result.add(f"{name} against {READING}", rates[name].over(rates[READING]), "times")
     return result
