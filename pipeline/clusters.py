@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import IntArray, U8Array, U32Array, UIntArray, frozen
+from tagmatch.model.arrays import IntArray, U8Array, U32Array, U64Array, UIntArray, frozen
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import Segment, is_deleted
@@ -27,6 +27,9 @@ _MOST_SHARED = 255
 _NEAR_ROWS = _U(64)
 # Ranks of a row that are looked at before it is turned away: to branch for each takes longer
 _RANKS_AT_ONCE = _U(4)
+
+# Ranks that are known of a row by its head, with the one of its cluster; bits of each rank in the head
+_RANKS_OF_HEAD, _HEAD_BITS, _HEAD = _U(4), _U(21), _U((1 << 21) - 1)
 
 #: How many runs, and rows of them, are read before a check whether the keys are enough
 AT_ONCE = _U(128)
@@ -132,6 +135,25 @@ def runs_of(clusters: Clusters) -> Runs:
     first_runs, starts, thirds = (np.empty(size, np.uint32) for size in (len(clusters.first_rows), count + 1, count))
     starts = starts[: 1 + _runs(tuple(clusters), first_runs, starts, thirds)].copy()
     return Runs(*(frozen(each) for each in (first_runs, starts, clusters.seconds[starts[:-1]], thirds)))
+
+
+@kernel
+def _heads(offsets, ranks, out):
+    for row in range(len(out)):
+        begin, count, head = _U(offsets[row]), _U(offsets[row + 1]) - _U(offsets[row]), _U(0)
+        for place in range(_U(1), _RANKS_OF_HEAD if count else _U(0)):  # a query has the first one, as of the cluster
+            head |= _U(ranks[begin + (place if place < count else _U(0))]) << (_HEAD_BITS * (place - _U(1)))
+        out[row] = head | _U(count > _RANKS_OF_HEAD) << _U(63)
+
+
+def heads_of(clusters: Clusters) -> U64Array:
+    """Of each row the second, third and fourth rank, or the first in their place, and whether there are more.
+
+    In 21 bits each, so there must not be more than two million tags.
+    """
+    heads = np.empty(len(clusters.seconds), np.uint64)
+    _heads(clusters.offsets, clusters.ranks, heads)
+    return frozen(heads)
 
 
 @lent
@@ -321,24 +343,37 @@ def tally(bits, known, runs, ends, weights, most, room):
 
 
 @lent
-def verify_stamped(stamps_of_query, known, out, used, noted):
-    """Keep of the rows `out[used:noted]` those that a query contains; returns their end.
+def turned_away(stamps_of_query, heads, row, found):
+    """Append a row to those that were found, or to those whose other ranks have to be read, or to neither.
 
-    And how many have their second-rarest rank in common with it. `stamps` has a byte for each rank, which is the
-    query's number if it has the rank. Most rows fail, or end, within a few ranks, which takes no branch.
+    Without branches. `found` is an array, where the two lists end, and how many rows have their second-rarest rank in
+    common with the query; returns the latter three. `stamps` has a byte for each rank, which is the query's number if
+    it has the rank.
     """
-    (stamps, number), ((offsets, ranks, _, _), _, _), read = stamps_of_query, known, _U(0)
-    for i in range(used, noted):
+    (stamps, number), (out, used, waiting, read) = stamps_of_query, found
+    head = heads[row]
+    second = _U(stamps[head & _HEAD] == number)
+    known = second & _U(stamps[(head >> _HEAD_BITS) & _HEAD] == number)
+    known &= _U(stamps[(head >> (_HEAD_BITS + _HEAD_BITS)) & _HEAD] == number)
+    has_more = head >> _U(63)
+    out[used] = out[waiting] = row
+    return used + (known & ~has_more), waiting + (known & has_more), read + second
+
+
+@lent
+def verify_longer(stamps_of_query, clusters, out, waiting, used):
+    """Append those rows between two places whose ranks behind the first ones a query has; returns their end."""
+    (stamps, number), (offsets, ranks, _, _), (first, last) = stamps_of_query, clusters, waiting
+    for i in range(first, last):
         row = _U(out[i])
-        at, end = _U(offsets[row]) + _U(1), _U(offsets[row + _U(1)])
-        found = _U(stamps[ranks[min(at, end - _U(1))]] == number)
-        read += found
-        for place in range(_U(1), _RANKS_AT_ONCE):
-            found &= _U(stamps[ranks[min(at + place, end - _U(1))]] == number)
-        at += _RANKS_AT_ONCE
+        at, end, found = _U(offsets[row]) + _RANKS_OF_HEAD, _U(offsets[row + _U(1)]), _U(1)
+        while at + _RANKS_AT_ONCE <= end and found:
+            for place in range(_RANKS_AT_ONCE):
+                found &= _U(stamps[ranks[at + place]] == number)
+            at += _RANKS_AT_ONCE
         while at < end and found:
             found = _U(stamps[ranks[at]] == number)
             at += _U(1)
         out[used] = row
         used += found
-    return used, np.int64(read)
+    return used

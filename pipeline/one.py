@@ -49,7 +49,7 @@ FEW, ALL = 1 << 12, 1 << 62
 FEW_TAGS, FEW_BYTES = 1024, 1 << 12
 #: Sets of a query for which there is room at first, and most bytes of the bits of such a query's ranks
 ROOM_FOR_SETS, BITS_BYTES = 256, 1 << 15
-# Up to this many tags, to sort them takes less time than to make so many bits 0, and these bytes do
+# To sort up to this number of tags takes less time than to clear a bit for each rank, and these bytes are enough
 _SORTED_TAGS, _FEWEST_BYTES = 32, 512
 
 #: How an answer is wanted: as `match`, `match_unique` or `match_count` return it, as the keys' bytes, or as sets
@@ -157,7 +157,7 @@ class Room(NamedTuple):
 
 @lent
 def bytes_for(tags):
-    """Bytes of bits for a query of so many tags; more tags than `FEW_TAGS` have more than `BITS_BYTES`."""
+    """Bytes of bits for a query with this number of tags, at most `BITS_BYTES` except for more than `FEW_TAGS`."""
     return _FEWEST_BYTES if tags <= _SORTED_TAGS else max(BITS_BYTES, BITS_BYTES // FEW_TAGS * tags)
 
 

@@ -27,13 +27,15 @@ from tagmatch.pipeline.clusters import (
     all_known,
     bit_of,
     clusters_of,
+    heads_of,
     keys_at,
     rarest_ranks,
     runs_of,
     scan,
     shared_ranks,
     tally,
-    verify_stamped,
+    turned_away,
+    verify_longer,
     walk,
 )
 from tagmatch.pipeline.entered import entry_of
@@ -79,7 +81,7 @@ _FEW_ROWS = 3
 _FEW_DIRECTLY, _NOTED_ROWS = _U(8), _U(4)
 # A segment gains nothing by blocks if offsets and second-rarest ranks of its rows have no more bytes, and stay in a
 # processor's second cache, and if no cluster has more rows, as some of these might be passed over unread
-FEW_BYTES, _FEW_TOGETHER = 1 << 19, 1024
+FEW_BYTES, _FEW_TOGETHER = 1 << 20, 1024
 #: Nor do fewer queries gain by another kernel
 FEW_QUERIES = 16
 # Rows for which there is room at first: these for each query, or, up to the second number, a fourth more than before
@@ -376,49 +378,53 @@ def _find_directly(queries, known, limits, stamps, ends, out):
     each rank, one for UNKNOWN and one for the last number that was used: each query has another one, with which it
     stamps its ranks.
     """
-    (query_offsets, query_ranks), (has_empty, largest), (clusters, _, rarest) = queries, limits, known
-    _, _, seconds, first_rows = clusters
+    (query_offsets, query_ranks), (has_empty, largest), (clusters, heads, rarest) = queries, limits, known
+    first_rows = clusters[3]
     longest, count, behind = 0, len(ends) - 1, _U(len(first_rows) - 1)
     for query in range(count):
         longest = max(longest, query_offsets[query + 1] - query_offsets[query])
-    own, used, read, number = np.empty(longest + 1, np.uint32), _U(0), 0, _U(stamps[behind + _U(1)])
+    own, used, read, number = np.empty(longest + 1, np.uint32), _U(0), _U(0), _U(stamps[behind + _U(1)])
     for query in range(_U(count)):
         number += _U(1)
         if number > _U(255):
             stamps[:] = 0
             number = _U(1)
         stamps[behind] = number
-        tags = _U(0)
+        tags, large = _U(0), _U(0)
         for at in range(_U(query_offsets[query]), _U(query_offsets[query + _U(1)])):
             rank = min(_U(query_ranks[at]), behind)
             own[tags] = rank
             tags += (_U(rarest[rank >> _U(3)]) >> (rank & _U(7))) & _U(stamps[rank] != number)
             stamps[rank] = number
-        # Seldom; to ask for each cluster takes longer than to look at most of them
-        room = min(tags * _U(largest), _U(len(seconds))) + _NOTED_ROWS + _U(1)
-        if used + room > _U(len(out)):
-            out = with_room(out, np.int64(used), np.int64(room))
+        # Seldom; to ask for each cluster takes longer than to look at most of them. Candidates, and rows that wait
+        room = min(tags * _U(largest), _U(len(heads))) + _NOTED_ROWS + _U(1)
+        if used + _U(2) * room > _U(len(out)):
+            out = with_room(out, np.int64(used), np.int64(_U(2) * room))
         if has_empty:
             out[used] = 0
             used += _U(1)
-        noted = used
+        noted, asked, waiting = used, (stamps, number), used + room
+        found = used, waiting, read
         for i in range(tags):
             row, row_end = _U(first_rows[own[i]]), _U(first_rows[own[i] + np.uint32(1)])
-            if row_end - row <= _FEW_DIRECTLY:
-                for place in range(_NOTED_ROWS):
-                    out[noted + place] = row + place
-                for place in range(_NOTED_ROWS, row_end - row):
-                    out[noted + place] = row + place
-                noted += row_end - row
-            else:
-                for candidate in range(row, row_end):
-                    out[noted] = candidate
-                    noted += _U(stamps[min(_U(seconds[candidate]), behind)] == number)
-        used, more = verify_stamped((stamps, number), known, out, used, noted)
-        read += more
+            if row_end - row > _FEW_DIRECTLY:
+                own[large] = own[i]
+                large += _U(1)
+                continue
+            for place in range(_NOTED_ROWS):
+                out[noted + place] = row + place
+            for place in range(_NOTED_ROWS, row_end - row):
+                out[noted + place] = row + place
+            noted += row_end - row
+        for i in range(used, noted):
+            found = turned_away(asked, heads, _U(out[i]), (out, *found))
+        for i in range(large):
+            for row in range(_U(first_rows[own[i]]), _U(first_rows[own[i] + np.uint32(1)])):
+                found = turned_away(asked, heads, row, (out, *found))
+        used, read = verify_longer(asked, clusters, out, (waiting, found[1]), found[0]), found[2]
         ends[query + _U(1)] = used
     stamps[behind + _U(1)] = number
-    return out[: np.int64(used)], read
+    return out[: np.int64(used)], np.int64(read)
 
 
 _SECONDS, _FIRST_ROWS, _SHARED, _RAREST = range(LAYOUT, LAYOUT + 4)
@@ -491,7 +497,7 @@ class RarestSubsetMatch(Finder):
         offsets, _, seconds, first_rows = self._clusters
         few_bytes = offsets.nbytes + seconds.nbytes + first_rows.nbytes <= FEW_BYTES
         self._largest = int(np.diff(first_rows).max(initial=0))
-        self._is_small = few_bytes and self._largest <= _FEW_TOGETHER
+        self._heads = heads_of(self._clusters) if few_bytes and self._largest <= _FEW_TOGETHER else None
         self._rows_a_query = 0.0  # of the last call
         # Bitmaps, which are zeros, and stamps that no thread uses now
         self._bitmaps: list[U8Array] = []
@@ -510,7 +516,7 @@ class RarestSubsetMatch(Finder):
     def nbytes(self) -> int:
         """As `Finder` says."""
         runs = () if self._runs is None else self._runs
-        return self._clusters.seconds.nbytes + self._shared.nbytes + self._rarest.nbytes + bytes_of(*runs)
+        return bytes_of(self._clusters.seconds, self._shared, self._rarest, self._heads, *runs)
 
     def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
         """As `Finder` says."""
@@ -528,14 +534,15 @@ class RarestSubsetMatch(Finder):
         ends = np.zeros(len(prepared) + 1, np.int64)
         if len(self) == 0 or (len(prepared.ranks) == 0 and not self._has_empty):
             return RowsFound(Lists(ends, np.zeros(0, np.uint32)), 0)
-        known = tuple(self._clusters), self._shared, self._rarest  # a named tuple's type takes longer to find
+        clusters, rarest = tuple(self._clusters), self._rarest  # a named tuple's type takes longer to find
         queries, ranks = (prepared.offsets, prepared.ranks), len(self._clusters.first_rows)
         out = self._room(len(prepared))
-        if self._is_small and len(prepared) >= FEW_QUERIES:
-            stamps = _last(self._stamps, ranks + 1)
-            rows, read = _find_directly(queries, known, (self._has_empty, self._largest), stamps, ends, out)
+        if self._heads is not None and len(prepared) >= FEW_QUERIES:
+            stamps, limits = _last(self._stamps, ranks + 1), (self._has_empty, self._largest)
+            rows, read = _find_directly(queries, (clusters, self._heads, rarest), limits, stamps, ends, out)
             self._stamps.append(stamps)
         else:
+            known = clusters, self._shared, rarest
             bits = _last(self._bitmaps, 1 << (ranks >> 3).bit_length())
             rows, read, _ = _find_sets(queries, known, (self._has_empty, ALL, WALK_ROWS), bits, ends, out)
             rows = rows[: ends[-1]]

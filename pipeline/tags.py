@@ -19,6 +19,7 @@ from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U32Array, 
 from tagmatch.model.errors import ResultTooLargeError
 from tagmatch.model.kernels.jit import copy, inlined, kernel, lent
 from tagmatch.model.kernels.known_tags import look_up
+from tagmatch.model.kernels.lanes import LANES, load, store
 from tagmatch.model.kernels.lists import ascending_known, gather_strings, spread
 from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.options import Wanted
@@ -199,12 +200,27 @@ def _copy_of(set_id, table, out, at):
     return copy(keys, begin, end, out, at)
 
 
+# Keys a set in the mean, of sets that nearly all have one
+_MOST_ALONE = 1.125
+
+
 @kernel
 def copy_keys(set_ids, key_offsets, keys, out):
-    """Write the keys of the sets, one set's after the other's."""
+    """Write the keys of the sets, one set's after the other's.
+
+    If some sets have more than one key, several are copied of each set, and then overwritten: to branch on their number
+    takes longer.
+    """
     at, table = _U(0), (key_offsets, keys)
+    several = _U(LANES) if _MOST_ALONE * len(set_ids) < len(out) else _U(0)
     for i in range(_U(len(set_ids))):
-        at = _copy_of(set_ids[i], table, out, at)
+        begin = _U(key_offsets[set_ids[i]])
+        count = _U(key_offsets[set_ids[i] + np.uint32(1)]) - begin
+        if count <= several and begin + several <= _U(len(keys)) and at + several <= _U(len(out)):
+            store(out, at, load(keys, begin))
+            at += count
+        else:
+            at = _copy_of(set_ids[i], table, out, at)
 
 
 @kernel

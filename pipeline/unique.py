@@ -6,25 +6,20 @@ the shortest runs first. Keys of many sets are marked in a bitmap of all keys, i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic, models, register_model
 
 from tagmatch.model.arrays import BoolArray, I64Array, Lists, U64Array, UIntArray, pooled
-from tagmatch.model.kernels.interpreted import instead
 from tagmatch.model.kernels.intrinsics import ones, trailing_zeros
 from tagmatch.model.kernels.jit import copy, kernel
+from tagmatch.model.kernels.lanes import LANES, in_order, is_alike, load, store
 from tagmatch.model.kernels.lists import sort_values
 from tagmatch.model.tables import KeyTable
 from tagmatch.pipeline.tags import Space, key_ends, no_space
 
 _U = np.uint64
 
-# Keys that are merged at once
-_LANES = 8
 # Fewer runs are merged even where their keys are dense
 _FEW_RUNS = 8
 # More runs are not merged
@@ -35,120 +30,15 @@ _FEW_KEYS = 24
 _WORDS_A_KEY = 2
 
 
-class _Several(types.Type):
-    """The type of as many integers as are merged at once, in a register of the processor."""
-
-    def __init__(self, dtype: Any) -> None:
-        self.dtype = dtype
-        super().__init__(name=f"{_LANES} of {dtype}")
-
-
-@register_model(_Several)
-class _Register(models.PrimitiveModel):
-    def __init__(self, manager: Any, several: Any) -> None:
-        super().__init__(manager, several, _vector(several.dtype.bitwidth))
-
-
-def _vector(bits: int) -> Any:
-    return ir.VectorType(ir.IntType(bits), _LANES)
-
-
-def _place_of(context: Any, builder: Any, array: Any, arguments: Any) -> Any:
-    data = context.make_array(array)(context, builder, arguments[0]).data
-    return builder.bitcast(builder.gep(data, [arguments[1]]), _vector(array.dtype.bitwidth).as_pointer())
-
-
-def _loaded(typing: Any, keys: Any, place: Any) -> Any:  # noqa: ARG001
-    """Some consecutive keys."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        at = _place_of(context, builder, signature.args[0], arguments)
-        return builder.load(at, align=signature.args[0].dtype.bitwidth // 8)
-
-    return _Several(keys.dtype)(keys, types.intp), generate
-
-
-def _stored(typing: Any, keys: Any, place: Any, several: Any) -> Any:  # noqa: ARG001
-    """Write them, as wide as the array has its keys."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        bits, value = signature.args[0].dtype.bitwidth, arguments[2]
-        if bits > signature.args[2].dtype.bitwidth:
-            value = builder.zext(value, _vector(bits))
-        at = _place_of(context, builder, signature.args[0], arguments)
-        builder.store(value, at, align=bits // 8)
-        return context.get_dummy_value()
-
-    return types.void(keys, types.intp, several), generate
-
-
-def _in_order(typing: Any, first: Any, second: Any) -> Any:  # noqa: ARG001
-    """The lower and the higher half of keys whose halves ascend (Batcher's bitonic merge)."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        nothing = ir.Constant(arguments[0].type, ir.Undefined)
-
-        def shuffled(one: Any, other: Any, lanes: list[int]) -> Any:
-            return builder.shuffle_vector(one, other, ir.Constant(_vector(32), lanes))
-
-        def compared(one: Any, other: Any) -> tuple[Any, Any]:
-            is_less = builder.icmp_unsigned("<", one, other)
-            return builder.select(is_less, one, other), builder.select(is_less, other, one)
-
-        halves, lanes = [], list(range(_LANES))
-        for half in compared(arguments[0], shuffled(arguments[1], nothing, lanes[::-1])):
-            distance = _LANES // 2
-            while distance:
-                low, high = compared(half, shuffled(half, nothing, [lane ^ distance for lane in lanes]))
-                half = shuffled(low, high, [lane + (_LANES if lane & distance else 0) for lane in lanes])
-                distance //= 2
-            halves.append(half)
-        return context.make_tuple(builder, signature.return_type, halves)
-
-    return types.UniTuple(first, 2)(first, second), generate
-
-
-def _alike(typing: Any, before: Any, several: Any) -> Any:  # noqa: ARG001
-    """Whether a key and those behind it have one twice, side by side."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        key, keys = arguments
-        if key.type != keys.type.element:  # as it came to be, wider
-            key = builder.trunc(key, keys.type.element)
-        first = builder.insert_element(ir.Constant(keys.type, ir.Undefined), key, ir.Constant(ir.IntType(32), 0))
-        lanes = ir.Constant(_vector(32), [0, *range(_LANES, 2 * _LANES - 1)])
-        equal = builder.icmp_unsigned("==", builder.shuffle_vector(first, keys, lanes), keys)
-        bits = builder.bitcast(equal, ir.IntType(_LANES))
-        return builder.icmp_unsigned("!=", bits, bits.type(0))
-
-    return types.boolean(before, several), generate
-
-
-_load: Any = intrinsic(_loaded)
-_store: Any = intrinsic(_stored)
-_ordered: Any = intrinsic(_in_order)
-_is_alike: Any = intrinsic(_alike)
-
-
-def _store_several(keys: UIntArray, place: int, several: UIntArray) -> None:
-    keys[place : place + _LANES] = several
-
-
-instead(_load, lambda keys, place: keys[place : place + _LANES].copy())
-instead(_store, _store_several)
-instead(_ordered, lambda first, second: np.sort(np.append(first, second)).reshape(2, _LANES))
-instead(_is_alike, lambda before, several: (several == np.append(before, several[:-1])).any())
-
-
 @kernel
 def _insert(few, at_few, end_few, keys, at, end, out, used):
     """Write some of `few`, a few keys, and some of `keys`, both ascending, together ascending; returns their end."""
     while at_few < end_few:
         key = few[at_few]
-        while at + _LANES <= end and keys[at + _LANES - 1] < key:
-            _store(out, used, _load(keys, at))
-            at += _LANES
-            used += _LANES
+        while at + LANES <= end and keys[at + LANES - 1] < key:
+            store(out, used, load(keys, at))
+            at += LANES
+            used += LANES
         while at < end and keys[at] < key:
             out[used] = keys[at]
             at += 1
@@ -167,28 +57,28 @@ def _merge(keys, first, second, few, out, used):
     """
     (i, i_end), (j, j_end) = first, second
     merged = 0
-    if i + _LANES <= i_end and j + _LANES <= j_end:
-        low, high = _ordered(_load(keys, i), _load(keys, j))
-        i, j = i + _LANES, j + _LANES
-        _store(out, used, low)
-        used += _LANES
-        while i + _LANES <= i_end and j + _LANES <= j_end:
+    if i + LANES <= i_end and j + LANES <= j_end:
+        low, high = in_order(load(keys, i), load(keys, j))
+        i, j = i + LANES, j + LANES
+        store(out, used, low)
+        used += LANES
+        while i + LANES <= i_end and j + LANES <= j_end:
             if keys[i] < keys[j]:
                 place = i
-                i += _LANES
+                i += LANES
             else:
                 place = j
-                j += _LANES
-            low, high = _ordered(high, _load(keys, place))
-            _store(out, used, low)
-            used += _LANES
-        _store(few, 0, high)
-        merged = _LANES
+                j += LANES
+            low, high = in_order(high, load(keys, place))
+            store(out, used, low)
+            used += LANES
+        store(few, 0, high)
+        merged = LANES
     if i_end - i > j_end - j:
         i, i_end, j, j_end = j, j_end, i, i_end
     if merged:
-        merged = _insert(few, 0, _LANES, keys, i, i_end, few, _LANES)
-        return _insert(few, _LANES, merged, keys, j, j_end, out, used)
+        merged = _insert(few, 0, LANES, keys, i, i_end, few, LANES)
+        return _insert(few, LANES, merged, keys, j, j_end, out, used)
     return _insert(keys, i, i_end, keys, j, j_end, out, used)
 
 
@@ -300,15 +190,15 @@ def _each_once(keys, first, last):
     """Keep each of ascending keys once; returns their end."""
     at, used = first, first
     before = ~keys[first] if first < last else keys[0]  # another key
-    while at + _LANES <= last:
-        several = _load(keys, at)
-        highest = keys[at + _LANES - 1]
-        if _is_alike(before, several):
-            used = _few_once(keys, before, (at, at + _LANES), used)
+    while at + LANES <= last:
+        several = load(keys, at)
+        highest = keys[at + LANES - 1]
+        if is_alike(before, several):
+            used = _few_once(keys, before, (at, at + LANES), used)
         else:
-            _store(keys, used, several)
-            used += _LANES
-        at, before = at + _LANES, highest
+            store(keys, used, several)
+            used += LANES
+        at, before = at + LANES, highest
     return _few_once(keys, before, (at, last), used)
 
 
@@ -336,7 +226,7 @@ class Memory(NamedTuple):
 def memory_for(longest, words, key):
     """Memory for answers of at most a number of keys of a type, and bitmaps of a number of words."""
     # If runs are equally long, each key is merged four times, the last time to its final place
-    keys, few = np.empty(6 * longest, key), np.empty(3 * _LANES, key)
+    keys, few = np.empty(6 * longest, key), np.empty(3 * LANES, key)
     return Memory(keys, few, np.empty((_MOST_RUNS, 2), np.int64), np.zeros(words, np.uint64))
 
 

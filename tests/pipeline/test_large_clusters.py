@@ -66,6 +66,13 @@ def numbers(sets: list[list[str]], queries: list[list[str]], found: list[list[in
                 assert tm.match_exists_many(many, only=only).to_pylist() == [each for _ in times for each in exist]
 
 
+def test_long_sets_and_many_keys() -> None:
+    """Queries lack one tag, at each place of sets of each length, which have one key and many."""
+    sets = [KNOWN[first : first + size] for size in range(1, 15) for first in range(15 - size)]
+    repeated = [tags for place, tags in enumerate(sets) for _ in range(place % 20 + 1)]
+    answers(repeated, [[tag for tag in KNOWN if tag != left_out] for left_out in ["", *KNOWN]])
+
+
 @settings(max_examples=30)
 @given(st.lists(SOME, min_size=1, max_size=20), st.lists(ASKED, min_size=1, max_size=10), st.booleans())
 def test_any_sets_of_few_tags(some: list[set[str]], queries: list[list[str]], has_empty: bool) -> None:
