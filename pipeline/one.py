@@ -309,6 +309,10 @@ class Kernels(NamedTuple):
     entry: Entry | None = None
 
 
+# Elements of a segment for each one that a query reads, which no query has all of
+_READ = 8
+
+
 @kernel
 def only_tags(rest):  # noqa: ARG001
     """No attributes and no areas of a query."""
@@ -351,13 +355,15 @@ def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, entry: Entry
         return answer(found[:used], wanted == UNIQUE, verified, rejected, counts)
 
     in_all.elements = _elements
+    # Once queries have an entry, this answers few of them
+    in_all.patience = 1.0 if entry is None else 2.0
     return Kernels(in_all, entry=entry)
 
 
 def _elements(arguments: tuple[Any, ...]) -> int:
-    """How many elements the arrays of segments have."""
+    """How many elements of the arrays of segments are looked at, at most about."""
     tables: U64Array = arguments[0]
-    return int(tables[:, 1 : LAYOUT * 2 : 2].sum())
+    return int(tables[:, 1 : LAYOUT * 2 : 2].sum()) // _READ
 
 
 class _Entered:
@@ -378,11 +384,15 @@ class _Entered:
 
 def _function_of(parts: Sequence[OneQuery]) -> Callable[..., Any] | None:
     """What answers few tags with few candidates and keys; `None` if it is neither compiled nor due to be."""
-    addresses = [0 if part._kernels.entry is None else part._kernels.entry.find.address(part._is_due) for part in parts]
-    if not IS_LOCKED or 0 in addresses:
+    entries = [part._kernels.entry for part in parts if part._kernels.entry is not None]
+    if not IS_LOCKED or len(entries) < len(parts):
         return None
-    first: Any = parts[0]._kernels.entry
-    enter = first.enter.address(lambda: True)
+    due = [part._due() for part in parts]
+    addresses = [entry.find.address(*each) for entry, each in zip(entries, due, strict=True)]
+    is_due, is_long = map(any, zip(*due, strict=True))
+    enter = entries[0].enter.address(is_due or 0 not in addresses, is_long)
+    if 0 in (enter, *addresses):
+        return None
     width = 1 + max(part._tables.shape[1] for part in parts)
     tables = []
     for part, address in zip(parts, addresses, strict=True):
@@ -450,8 +460,10 @@ class OneQuery(_Entered):
                 add_counts(counts, np.array([0, len(keys) - count, 0, 0]))
         return keys
 
-    def _is_due(self) -> bool:
-        return bool(self._kernels.keys.is_due((self._tables,)))
+    def _due(self) -> tuple[bool, bool]:
+        """Whether it is time to compile what answers at once, and whether a query would take longer by Python."""
+        keys = self._kernels.keys
+        return keys.is_due((self._tables,)), keys.is_long((self._tables,))
 
     def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:
         text, tag_count, attributes, *_ = query

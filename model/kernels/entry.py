@@ -18,6 +18,8 @@ import numpy as np
 from numba.core import types
 
 from tagmatch.model.arrays import U64Array
+from tagmatch.model.kernels.behind import behind
+from tagmatch.model.kernels.interpreted import compile_behind
 from tagmatch.model.kernels.intrinsics import _called, on_stack, own_array_at
 from tagmatch.model.kernels.jit import CompilerOfKernels, inlined, lent, named_apart
 from tagmatch.model.kernels.kept import kept, load
@@ -228,15 +230,17 @@ class Addressed:
         self._address = 0
         self._is_missing = False
 
-    def address(self, is_due: Callable[[], bool]) -> int:
-        """The address; 0 if it is not compiled, nor due to be."""
+    def address(self, is_due: bool, is_long: bool) -> int:
+        """The address; 0 if it is neither compiled nor due to be, or will be in the background, as nothing is long."""
+        compiled, types = self._compiled, self._types
+        if not (self._address or self._is_missing or is_long or behind.is_busy):
+            self._is_missing = not load(compiled, types)
+        if types not in compiled.overloads:
+            if not is_due or (not is_long and compile_behind(compiled, types)):
+                return 0
+            compiled.compile(types)
         if self._address == 0:
-            if not is_due():
-                self._is_missing = self._is_missing or not load(self._compiled, self._types)
-                if self._is_missing:
-                    return 0
-            self._compiled.compile(self._types)
-            made = self._compiled.overloads[self._types]
+            made = compiled.overloads[types]
             self._address = made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name)
         return self._address
 

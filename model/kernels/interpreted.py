@@ -22,12 +22,16 @@ import numpy as np
 from llvmlite import binding as llvm
 from llvmlite import ir
 
-from tagmatch.model.kernels.kept import load
+from tagmatch.model.kernels.behind import behind
+from tagmatch.model.kernels.kept import code_size, load
 from tagmatch.model.parallel import in_one_step
 
-#: Python runs a kernel whose arguments have no more numbers than this, until that has taken these seconds of CPU in
-#: all: about as long as to compile it takes
-FEW, PATIENCE = 1 << 14, 1.0
+#: Python runs a kernel until that has taken as long as to compile it takes, times this number
+PATIENCE = 1.0
+# Seconds of CPU to compile a kernel, by bytes of Python's code; and of Python by numbers, until the kernel has run
+_A_BYTE_S, _A_NUMBER_S = 3e-4, 3e-6
+# Most numbers of the arguments of a kernel that has never run: some take a hundred times as long as others
+_FEW = 1 << 16
 
 _U64 = np.uint64
 _ALL_BITS = (1 << 64) - 1
@@ -35,20 +39,20 @@ _ALL_BITS = (1 << 64) - 1
 
 def compile_at_once() -> None:
     """Compile each kernel of this process before its first use, however little it has to do."""
-    global FEW
-    FEW = -1
+    global PATIENCE
+    PATIENCE = -1.0
 
 
 @contextlib.contextmanager
 def compiling_at_once() -> Iterator[None]:
     """As `compile_at_once`, within it."""
-    global FEW
-    few = FEW
+    global PATIENCE
+    patience = PATIENCE
     compile_at_once()
     try:
         yield
     finally:
-        FEW = few
+        PATIENCE = patience
 
 
 class NotInterpretedError(Exception):
@@ -67,21 +71,35 @@ def instead(compiled: Any, function: Callable[..., Any]) -> None:
 def by_python_first(compiled: Any, function: Callable[..., Any]) -> Any:
     """Let Python run a kernel with little to do while it is neither compiled nor kept; returns the kernel.
 
-    How much that is says its attribute `elements`, of its arguments. Once it is compiled, nothing is asked here.
+    How much that is says its attribute `elements`, of its arguments; `patience`, how often it may take as long as to
+    compile it. Then it is compiled in the background, or at once if the call at hand alone would take longer than that.
+    Once it is compiled, nothing is asked here.
     """
-    compile_for, missing, spent = compiled._compile_for_args, set(), 0.0
+    compile_for, missing = compiled._compile_for_args, set()
+    spent, done = 0.0, 0  # seconds, and elements, of Python
 
-    def is_due(arguments: Any) -> bool:
+    def is_due(arguments: Any, patience: float = 1.0) -> bool:
         """Whether it is time to compile it, for these arguments."""
-        return bool(spent >= PATIENCE or compiled.elements(arguments) > FEW)
+        return bool(spent + expected(arguments) > patience * PATIENCE * code_size(function) * _A_BYTE_S)
+
+    def is_long(arguments: Any) -> bool:
+        """Whether Python would take longer than to compile it takes, as far as is known."""
+        return bool(PATIENCE < 0 or expected(arguments) > code_size(function) * _A_BYTE_S)
+
+    def expected(arguments: Any) -> float:
+        """Seconds that Python would take."""
+        elements: int = compiled.elements(arguments)
+        if done == 0:
+            return elements * _A_NUMBER_S if elements <= _FEW else math.inf
+        return elements * spent / done
 
     def code_for(*arguments: Any) -> Any:
         """What the dispatcher calls for arguments of types that it does not know."""
         nonlocal spent
-        if is_due(arguments):
-            return compile_for(*arguments)
         types = tuple(map(numba.typeof, arguments))
-        if types not in missing:
+        if is_due(arguments, compiled.patience) and (is_long(arguments) or not compile_behind(compiled, types)):
+            return compile_for(*arguments)
+        if types not in missing and not behind.is_busy:
             if load(compiled, types):
                 return compile_for(*arguments)
             missing.add(types)
@@ -92,17 +110,24 @@ def by_python_first(compiled: Any, function: Callable[..., Any]) -> Any:
             return compile_for(*arguments)
 
         def run(arguments: Any) -> Any:
-            nonlocal spent
+            nonlocal spent, done
             begin = time.thread_time()
             with np.errstate(all="ignore"):
                 result = _given(code(*map(_taken, arguments)))
             spent += time.thread_time() - begin
+            done += 1 + compiled.elements(arguments)
             return result
 
         return lambda *arguments: in_one_step(partial(run, arguments))
 
-    compiled._compile_for_args, compiled.elements, compiled.is_due = code_for, _elements, is_due
+    compiled._compile_for_args, compiled.elements, compiled.patience = code_for, _elements, 1.0
+    compiled.is_due, compiled.is_long = is_due, is_long
     return compiled
+
+
+def compile_behind(compiled: Any, types: tuple[Any, ...]) -> bool:
+    """Begin to compile a kernel in the background for arguments of these types; whether that can be."""
+    return behind.compile((compiled, types), partial(compiled.compile, types))
 
 
 def _elements(arguments: Sequence[Any]) -> int:

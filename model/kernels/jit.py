@@ -23,6 +23,7 @@ from numba.core.typed_passes import NativeLowering
 from numba.core.types.functions import BaseFunction
 from numba.core.typing.templates import make_concrete_template
 
+from tagmatch.model.kernels.behind import behind
 from tagmatch.model.kernels.interpreted import by_python_first
 from tagmatch.model.kernels.kept import digest_of, kept
 
@@ -148,7 +149,8 @@ def _making_parts(own: Any) -> Iterator[None]:
     replaced = [(of, name, getattr(of, name)) for of, name, _ in _SOONER]
     for of, name, better in _SOONER:
         setattr(of, name, better)
-    gc.disable()
+    if not behind.is_here():  # else garbage of others stays for long
+        gc.disable()
     try:
         yield
     finally:

@@ -25,6 +25,7 @@ from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 
 from tagmatch.model import VERSION
+from tagmatch.model.kernels.behind import MadeWayError, behind
 
 config: Any = numba.config
 
@@ -45,13 +46,24 @@ def code_digest(function: Callable[..., Any]) -> str:
     An upgrade never runs stale machine code: Numba itself would notice a change in a kernel's own file, but not in a
     kernel that it calls. A change elsewhere leaves it as it is.
     """
-    seen, ahead = {function: _own_code(function)}, [function]
+    return _digest(repr([_own_code(each)[0] for each in _all_code(function)]))
+
+
+@cache
+def code_size(function: Callable[..., Any]) -> int:
+    """Bytes of Python's code of a kernel, and of all that it calls."""
+    return sum(len(each.__code__.co_code) for each in _all_code(function))
+
+
+def _all_code(function: Callable[..., Any]) -> dict[Any, None]:
+    """A function, and those that it names, in turn."""
+    seen, ahead = {function: None}, [function]
     while ahead:
-        for other in seen[ahead.pop()][1]:
+        for other in _own_code(ahead.pop())[1]:
             if other not in seen:
-                seen[other] = _own_code(other)
+                seen[other] = None
                 ahead.append(other)
-    return _digest(repr([text for text, _ in seen.values()]))
+    return seen
 
 
 @cache
@@ -318,7 +330,8 @@ class _Cache(KeptByCode, FunctionCache):
         if found is None:
             if _loading.only:
                 raise NotKeptError
-            _wait.begin()
+            if not behind.is_here():
+                _wait.begin()
         return found
 
 
@@ -387,6 +400,8 @@ def _alone(place: int) -> Iterator[None]:
             except BlockingIOError:
                 if _loading.only:
                     raise NotKeptError from None
+                if behind.is_here():
+                    raise MadeWayError from None
                 _wait.begin()
                 fcntl.lockf(file, fcntl.LOCK_EX, 1, place)
     try:

@@ -406,7 +406,7 @@ def _lay_out(circles, grid, used_cells, used, out, origin):
 def _laid_out(words, numbers, slots, origin):
     """The grids of groups of circles; see `FineCells`."""
     sides, some, circles_of_some = (1 if len(origin) == 2 else 6), 0, 0
-    first_grids = np.full(len(slots) - 1, np.int32(_WITHOUT))
+    first_grids = np.full(len(slots) - 1, _WITHOUT, np.int32)
     for group in range(len(first_grids)):
         if slots[group + 1] - slots[group] >= _FEWEST:
             first_grids[group] = sides * some

@@ -248,7 +248,7 @@ def test_others_answer_until_there_is_code(monkeypatch: pytest.MonkeyPatch) -> N
     entered.entry_of.cache_clear()
     tm, oracle = loaded([(["a"], 1), (["a", "b"], 2)], device="cpu")
     (query,) = tm._engine.changing.answering.matcher.one_query.parts  # type: ignore[union-attr]
-    monkeypatch.setattr(interpreted, "FEW", 1 << 14)
+    monkeypatch.setattr(interpreted, "PATIENCE", 1.0)
     assert sorted(tm.match(["a", "b"])) == oracle.match(["a", "b"])
     assert type(query.enter) is type(len)  # kept by what ran before
 

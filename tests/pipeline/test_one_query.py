@@ -51,7 +51,7 @@ def test_counts_are_those_of_packets(layout: str, rng: random.Random) -> None:
 
 def test_kernels_are_loaded_once(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the query has: to find that a kernel is there already, or not, takes a millisecond."""
-    monkeypatch.setattr(interpreted, "FEW", 1 << 14)  # to compile them all takes a minute
+    monkeypatch.setattr(interpreted, "PATIENCE", 1.0)  # to compile them all takes a minute
     tm, _ = loaded([(["a"], 1)], layout=layout)
     tm.add_set(["b"], 2, where="x < 1", area=Circle(0, 0, 1))
     tm.add_set(["c"], 3, where="x < 1")

@@ -1,4 +1,7 @@
-"""Python runs kernels that are not compiled: with an empty cache, small indexes answer as the oracle does."""
+"""Python runs kernels that are not compiled: with an empty cache, small indexes answer as the oracle does.
+
+Meanwhile, kernels that are due are compiled in the background: nothing waits for that, breaks, or outlives the process.
+"""
 
 import os
 import subprocess
@@ -22,7 +25,7 @@ from tagmatch import Box, Circle, TagMatch
 from tagmatch.model.options import Layout
 from tagmatch.model.kernels import interpreted
 
-interpreted.PATIENCE = float("inf")
+interpreted.PATIENCE = float(sys.argv[2])
 
 class Shown(event.Listener):
     def on_start(self, event):
@@ -75,7 +78,7 @@ import numpy as np
 from tagmatch import TagMatch
 from tagmatch.model.kernels import interpreted
 
-interpreted.PATIENCE, left, make = math.inf, math.inf, np.empty
+interpreted.PATIENCE, left, make = float(sys.argv[3]), math.inf, np.empty
 
 def empty(*arguments, **options):
     global left
@@ -118,6 +121,68 @@ print(failed)
 """
 
 
+# Each kernel is due at its first call, and compiled in the background
+DUE = """
+import os, random, signal, sys, threading, time
+import numba
+from tagmatch import TagMatch
+from tagmatch.model.kernels import interpreted
+from tagmatch.model.kernels.behind import behind
+
+interpreted.PATIENCE = 0.0
+
+def asked(tm):
+    tm.add_sets([["a"], ["a", "b"]], [1, 2])
+    tm.add_set(["a", "c"], 3, where="price < 9")
+    tm.consolidate()
+    assert sorted(tm.match(["a", "b", "c"], {"price": 5})) == [1, 2, 3]
+    assert tm.match_many([["a", "b"], ["c"]]).to_pylist() == [[1, 2], []]
+    return tm
+
+def wait_for(is_so):
+    until = time.monotonic() + 100
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+"""
+BUSY = f"""{DUE}
+tm = asked(TagMatch(threads=2))
+assert [each.daemon for each in threading.enumerate() if each.name == "tagmatch-compiler"] == [True]
+wait_for(lambda: behind.is_busy)
+"""
+# A kernel of the user's own is compiled before those that are due; then the process forks; and children compile
+OTHERS = """
+due = len(behind._due)
+assert numba.njit(lambda number: number + 1)(1) == 2
+assert len(behind._due) > due / 2
+for _ in range(3):
+    time.sleep(random.uniform(0, 0.3))
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        assert numba.njit(lambda number: number + 1)(1) == 2
+        asked(tm)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    wait_for(lambda: behind.is_busy)
+"""
+# What is due is compiled, and then there is no thread
+ALL = """
+interpreted.PATIENCE = 1e9
+tm = TagMatch()
+tm.add_set(["a"], 1)
+tm.consolidate()
+for interpreted.PATIENCE in (0.0, 1e9):
+    assert tm.match(["a"]) == [1]
+wait_for(lambda: not behind._due)
+for _ in range(2):
+    assert tm.match(["a"]) == [1]
+assert tm._engine.changing.answering.matcher.one_query.is_entered
+wait_for(lambda: "tagmatch-compiler" not in {each.name for each in threading.enumerate()})
+assert not behind._failed
+"""
+
+
 def ended(program: str, cache: Path, *arguments: str) -> tuple[int, str, str]:
     root = Path(tagmatch.__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}", "XDG_CACHE_HOME": str(cache)}
@@ -127,12 +192,36 @@ def ended(program: str, cache: Path, *arguments: str) -> tuple[int, str, str]:
 
 
 def test_nothing_is_compiled_for_little_work_and_answers_are_right(tmp_path: Path, seed: int) -> None:
-    assert ended(PROGRAM, tmp_path, str(seed)) == (0, "", "")
+    assert ended(PROGRAM, tmp_path, str(seed), "inf") == (0, "", "")
 
 
+@pytest.mark.nightly
+def test_answers_are_right_while_kernels_are_compiled_in_the_background(tmp_path: Path, seed: int) -> None:
+    code, compiled, complaints = ended(PROGRAM, tmp_path, str(seed), "0")
+    assert (code, complaints) == (0, "")
+    assert compiled
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_a_process_ends_cleanly_while_kernels_are_compiled_in_the_background(tmp_path: Path, seconds: float) -> None:
+    assert ended(f"{BUSY}time.sleep({seconds})", tmp_path) == (0, "", "")
+
+
+def test_what_is_compiled_in_the_background_makes_way_for_others_and_for_forks(tmp_path: Path) -> None:
+    assert ended(BUSY + OTHERS, tmp_path) == (0, "", "")
+
+
+@pytest.mark.nightly
+def test_all_that_is_due_is_compiled_in_the_background(tmp_path: Path) -> None:
+    assert ended(DUE + ALL, tmp_path) == (0, "", "")
+
+
+@pytest.mark.parametrize("patience", ["inf", pytest.param("0", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("what", ["memory", "interrupt"])
-def test_after_a_lack_of_memory_or_ctrl_c_the_same_can_be_done_again(tmp_path: Path, seed: int, what: str) -> None:
+def test_after_a_lack_of_memory_or_ctrl_c_the_same_can_be_done_again(
+    tmp_path: Path, seed: int, what: str, patience: str
+) -> None:
     """Each array that a kernel, or what calls it, makes fails once; and Ctrl-C comes at some moment."""
-    code, told, complaints = ended(AGAIN, tmp_path, what, str(seed))
+    code, told, complaints = ended(AGAIN, tmp_path, what, str(seed), patience)
     assert (code, complaints) == (0, "")
     assert int(told) > (5 if what == "memory" else 0)  # a slow machine is interrupted before it begins
