@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
 
 from tagmatch.model import clock
 from tagmatch.model.arrays import I64Array, U8Array, U32Array
@@ -58,10 +59,11 @@ from tagmatch.partitioner.spark.batches import (
     one_row,
     serialized,
 )
+from tagmatch.partitioner.spark.scans import Scan, UnreadError
 from tagmatch.partitioner.spark.tables import Job
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 #: What can be wrong with a row; the first that is counts
 PROBLEMS = (
@@ -102,8 +104,18 @@ class Shards:
 def make_shards(rows: DataFrame, job: Job, now: int, *, skip_invalid: bool) -> Shards:
     """Make shards of columns `tags`, `key`, perhaps as decimals, and perhaps of conditions and `expires`."""
     labels = labels_for_all(rows.sparkSession)
-    clean = rows.mapInArrow(partial(_clean, labels, plane=job.plane, skip_invalid=skip_invalid), SERIALIZED)
-    made = clean.repartition("label").mapInArrow(partial(_write_rows, job, now), _MADE).collect()
+    clean = partial(_clean, labels, plane=job.plane, skip_invalid=skip_invalid)
+
+    def collected(sent: DataFrame) -> list[Row]:
+        return sent.repartition("label").mapInArrow(partial(_write_rows, job, now), _MADE).collect()
+
+    scan = Scan.of(rows)
+    try:
+        made = collected(rows.mapInArrow(clean, SERIALIZED) if scan is None else scan.map(rows, clean, SERIALIZED))
+    except PySparkException as error:
+        if scan is None or UnreadError.__name__ not in str(error):
+            raise
+        made = collected(rows.mapInArrow(clean, SERIALIZED))
     counts = np.sum([np.zeros(len(PROBLEMS), np.int64), *(np.array(shard.problems) for shard in made)], axis=0)
     return Shards(
         tuple(sorted(shard.shard for shard in made if shard.sets)),

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 _SETTINGS = {
     "spark.driver.memory": "4g",  # in local mode there is only the driver's
-    # These two as docs/spark.md has them
+    # These as docs/spark.md has them
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.python.daemon.module": "tagmatch.spark.daemon",
     "spark.shuffle.sort.bypassMergeThreshold": "0",
     "spark.ui.enabled": "false",
