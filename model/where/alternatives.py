@@ -19,13 +19,13 @@ from tagmatch.model.errors import FilterError
 from tagmatch.model.where.constraints import AREA, NO_TAG, PARTS, RANGES, Constraint, Cut, Interval
 from tagmatch.model.where.values import NUMBERS, is_reserved, key_of
 
-# Said where an area is among parts
-_NO_AREAS = (
-    "where: an area cannot be one of the parts of `at least`, nor of more alternatives than a condition may have sets: "
-    "write it before them with `and`, or with fewer alternatives"
-)
 #: Most rows that are stored for one expression
 MAX_CONJUNCTIONS = 1024
+# Said of areas among parts, each of which makes rows with it and without it
+_TOO_MANY_AREAS = (
+    f"where: with the areas among the parts of `at least`, or among its many alternatives, the condition has more than "
+    f"{MAX_CONJUNCTIONS:,} alternatives: write fewer areas there, or write them before with `and`"
+)
 #: Most parentheses and `not` within each other
 MAX_DEPTH = 100
 # All numbers, and before the least of them
@@ -90,11 +90,16 @@ def rows_for(expression: Expression, *, is_stored: bool = False) -> list[Row]:
     """The rows of an expression, each once: a message satisfies the expression if and only if it satisfies one of them.
 
     A test in a stored set stays one test, also if it counts to one, or to all. More than `MAX_CONJUNCTIONS` become one
-    row, with a test of parts. FilterError for more than `MAX_DEPTH` parentheses, a test without a negation, or an area
-    among parts.
+    row, with a test of parts. FilterError for more than `MAX_DEPTH` parentheses, a test without a negation, or too many
+    areas among parts.
     """
     rows = []
-    if is_stored and isinstance(expression, Gate) and expression.is_counted:
+    if (
+        is_stored
+        and isinstance(expression, Gate)
+        and expression.is_counted
+        and not any(map(_is_area, terms_in(expression)))
+    ):
         found = [frozenset([_parts(expression, negated=False, depth=0)])]
     else:
         found = _rows(expression, negated=False, depth=0)
@@ -121,8 +126,7 @@ def _rows(expression: Expression, *, negated: bool, depth: int) -> list[Terms]:
     if not isinstance(expression, Gate):
         return [frozenset([_negation(expression) if negated else expression])]
     if expression.least not in (1, len(expression.parts)):
-        term = _parts(expression, negated=negated, depth=depth)
-        return [frozenset([term])]
+        return _counted(expression, negated=negated, depth=depth)
     parts = [_rows(part, negated=negated, depth=depth + 1) for part in expression.parts]
     found: list[Terms] | None = [row for part in parts for row in part]
     if (expression.least == 1) == negated:
@@ -135,7 +139,57 @@ def _rows(expression: Expression, *, negated: bool, depth: int) -> list[Terms]:
     if found is not None and len(found) <= MAX_CONJUNCTIONS:
         return found
     # One row, with a test of the alternatives
-    return [_terms(expression, negated=negated, depth=depth)]
+    return _counted(expression, negated=negated, depth=depth)
+
+
+def _counted(gate: Gate, *, negated: bool, depth: int) -> list[Terms]:
+    """One row with a test of parts; areas cannot be among these: rows with an area need fewer parts, or others."""
+    areas = {_tag_of(term): term for term in terms_in(gate) if _is_area(term)}
+    if not areas:
+        return [_terms(gate, negated=negated, depth=depth)]
+    if len(areas) > MAX_DEPTH:
+        raise FilterError(_TOO_MANY_AREAS)
+    waiting: list[tuple[Terms, Expression]] = [(frozenset(), _without_not(gate, negated=negated, depth=depth))]
+    found: list[Terms] = []
+    while waiting:
+        own, expression = waiting.pop()
+        area = min((term for term in terms_in(expression) if _is_area(term)), key=_tag_of, default=None)
+        if area is None:
+            found += [own | row for row in _rows(expression, negated=False, depth=depth)]
+        else:
+            for holds, terms in ((True, own | {area}), (False, own)):
+                left = _assumed(expression, area, holds=holds)
+                if left == []:
+                    found.append(terms)
+                elif left:
+                    waiting.append((terms, left[0]))
+        if len(found) + len(waiting) > MAX_CONJUNCTIONS:
+            raise FilterError(_TOO_MANY_AREAS)
+    return folded(found)
+
+
+def _without_not(expression: Expression, *, negated: bool, depth: int) -> Expression:
+    """An expression, or its negation, in which only tests are negated."""
+    if depth > MAX_DEPTH:
+        raise _too_deep()
+    if isinstance(expression, Not):
+        return _without_not(expression.part, negated=not negated, depth=depth + 1)
+    if not isinstance(expression, Gate):
+        return _negation(expression) if negated else expression
+    least = len(expression.parts) - expression.least + 1 if negated else expression.least
+    return Gate(least, tuple(_without_not(part, negated=negated, depth=depth + 1) for part in expression.parts))
+
+
+def _assumed(expression: Expression, area: Term, *, holds: bool) -> list[Expression] | None:
+    """What is left to hold, or nothing, if an area does or does not hold; `None` if it cannot hold then."""
+    if not isinstance(expression, Gate):
+        return [expression] if expression != area else [] if holds else None
+    parts = [_assumed(part, area, holds=holds) for part in expression.parts]
+    left = [part[0] for part in parts if part]
+    least = expression.least - parts.count([])
+    if least > len(left):
+        return None
+    return [] if least <= 0 else [left[0] if len(left) == 1 else Gate(least, tuple(left))]
 
 
 def _product(rows: Sequence[Terms], others: Sequence[Terms]) -> list[Terms] | None:
@@ -179,11 +233,9 @@ def _parts(gate: Gate, *, negated: bool, depth: int) -> Term:
 
 
 def _some_of(least: int, terms: Sequence[Term]) -> Term:
-    """So many of some terms; FilterError if one of several is an area."""
+    """So many of some terms."""
     if len(terms) == 1:
         return terms[0]
-    if any(isinstance(term, Constraint) and term.kind == AREA for term in terms):
-        raise FilterError(_NO_AREAS)
     return Constraint.at_least(least, list(map(_tag_of, terms)))
 
 
@@ -216,6 +268,10 @@ def expression_of(tag: str) -> Expression:
 
 def _term_of_tag(tag: str) -> Term:
     return Constraint.of_tag(tag) if is_reserved(tag) else tag
+
+
+def _is_area(term: Term) -> bool:
+    return isinstance(term, Constraint) and term.kind == AREA
 
 
 def _has_parts(term: Term) -> TypeGuard[Constraint]:

@@ -4,14 +4,17 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import AtLeast, Tags, evaluate
+from oracle import AtLeast, Tags, There, Within, evaluate
 from support import filters
+from support.areas import PLACES, SHAPES
 from support.conditions import Expression, Message, assert_found_one_by_one, in_tables
 
-from tagmatch import TagMatch
+from tagmatch import FilterError, TagMatch
 from tagmatch.model.options import Layout
+from tagmatch.model.where.language import rows_of
 
 _TREES = st.lists(st.tuples(st.sets(filters.tags, max_size=2), filters.counting_trees), min_size=1, max_size=6)
 
@@ -87,6 +90,61 @@ def test_more_alternatives_than_there_may_be_sets() -> None:
         assert tm.match(tags, attributes) == [1]
         assert tm.match(tags[:-1], attributes) == [2]
         assert sorted(tm.match(tags, {**attributes, "c1099": 1_099, "c7": 7})) == [1, 3]
+
+
+_WITH_AREAS = st.recursive(filters.leaves | st.sampled_from(SHAPES).map(Within), filters.counted, max_leaves=12)
+
+
+@given(stored=st.lists(_WITH_AREAS, min_size=1, max_size=5), data=st.data())
+def test_areas_are_parts(layout: Layout, stored: list[Any], data: st.DataObject) -> None:
+    """Also among those of `not`, and of messages that are at several places, or nowhere."""
+    spelling = data.draw(filters.spellings)
+    with TagMatch(layout=layout, device="cpu", threads=1) as tm:
+        for key, tree in enumerate(stored):
+            tm.add_set([], key, where=filters.text_of(tree, spelling))
+        tm.consolidate()
+        for tree in stored:
+            tags, attributes = data.draw(filters.messages(tree))
+            location = data.draw(st.none() | st.sampled_from(PLACES) | st.lists(st.sampled_from(PLACES), max_size=2))
+            there = There(location)
+            wanted = {key for key, each in enumerate(stored) if evaluate(each, tags, attributes, there)}
+            assert tm.match_unique(sorted(tags), attributes, location=location) == wanted
+            for key in range(len(stored)):
+                assert tm.explain(sorted(tags), attributes, location=location, key=key).matches == (key in wanted)
+        for key, tree in enumerate(stored):
+            tm.remove_set([], key, where=filters.text_of(tree, spelling), missing="error")
+        tm.consolidate()
+        assert len(tm) == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ("at least 2 of {a = 1, b = 1, within near(5)}",
+         [["within near(5)", "a = 1"], ["within near(5)", "b = 1"], ["a = 1", "b = 1"]]),
+        ("at least 3 of {a = 1, b = 1, c = 1, within near(5) and d = 1}",
+         [["within near(5)", "at least 3 of {a = 1, b = 1, c = 1, d = 1}"], ["a = 1", "b = 1", "c = 1"]]),
+        (" and ".join(f"(a{n} = 1 or b{n} = 1)" for n in range(12)) + " and (a = 1 or within near(5))",
+         [["within near(5)", *(f"at least 1 of {{a{n} = 1, b{n} = 1}}" for n in range(12))],
+          ["a = 1", *(f"at least 1 of {{a{n} = 1, b{n} = 1}}" for n in range(12))]]),
+    ],
+)  # fmt: skip
+def test_areas_are_told_apart(where: str, rows: list[list[str]]) -> None:
+    """A set has an area, and its parts are others."""
+    found = {frozenset(each.text for each in row.constraints) for row in rows_of(where)}
+    assert found == {*map(frozenset, rows)}
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        f"at least 3 of {{{', '.join(f'within box({n}, 0, {n + 1}, 1)' for n in range(30))}}}",
+        f"at least 100 of {{{', '.join(f'within box({n}, 0, {n + 1}, 1)' for n in range(101))}}}",
+    ],
+)
+def test_too_many_areas_are_parts(where: str) -> None:
+    with TagMatch(device="cpu") as tm, pytest.raises(FilterError, match="has more than 1,024 alternatives"):
+        tm.add_set([], 1, where=where)
 
 
 def test_explained() -> None:

@@ -271,21 +271,6 @@ def test_areas_in_expressions(where: str, attributes: dict[str, Any], wanted: bo
             assert tm.consolidate().removed == 1
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        "at least 2 of {a = 1, b = 1, within box(1, 1, 2, 2)}",
-        " and ".join(f"(a{n} = 1 or b{n} = 1)" for n in range(12)) + " and (a = 1 or within box(1, 1, 2, 2))",
-    ],
-)
-def test_areas_are_no_parts(where: str) -> None:
-    with (
-        TagMatch(device="cpu") as tm,
-        pytest.raises(FilterError, match="where: an area cannot be one of the parts"),
-    ):
-        tm.add_set([], 1, where=where)
-
-
 def test_a_structure_with_an_area(tmp_path: Path) -> None:
     struct = {"attr": "a", "op": "like", "value": "b_"}
     areas = pa.array([None, {"metres": 5.0}])

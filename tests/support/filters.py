@@ -225,7 +225,7 @@ def joined(parts: Drawn) -> Drawn:
     return st.builds(Not, parts) | st.builds(And, several) | st.builds(Or, several)
 
 
-def _counted(parts: Drawn) -> Drawn:
+def counted(parts: Drawn) -> Drawn:
     several = st.lists(parts, min_size=1, max_size=5).flatmap(
         lambda drawn: st.builds(AtLeast, st.integers(1, len(drawn)), st.just(tuple(drawn)))
     )
@@ -235,7 +235,7 @@ def _counted(parts: Drawn) -> Drawn:
 #: At most nine tests, which make fewer than 1,024 conjunctions
 trees = st.recursive(leaves, joined, max_leaves=9)
 #: With `at least`
-counting_trees = st.recursive(leaves, _counted, max_leaves=12)
+counting_trees = st.recursive(leaves, counted, max_leaves=12)
 spellings = st.integers(0, 2**32 - 1).map(random.Random)
 
 
