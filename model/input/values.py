@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -415,6 +416,7 @@ def unpacked(records: bytes) -> dict[str, list[Any]]:
         if kind == TEXT:
             text, at = records[at : at + bits], at + bits
             value = keys.value_of(text[1:].decode()) if text[:1] == MARK else text.decode()
+            value = Decimal(value) if isinstance(value, float) else value  # one that a double equals
         elif kind == FLOAT:
             (value,) = struct.unpack("<d", struct.pack("<q", bits))
         found.setdefault(records[begin:end].decode(), []).append(bool(bits) if kind == BOOL else value)

@@ -21,7 +21,7 @@ from tagmatch.model.where.values import NUMBERS, is_reserved, key_of
 
 #: Most rows that are stored for one expression
 MAX_CONJUNCTIONS = 1024
-# Said of areas among parts, each of which makes rows with it and without it
+# Said of areas among parts: each makes rows with it and without it
 _TOO_MANY_AREAS = (
     f"where: with the areas among the parts of `at least`, or among its many alternatives, the condition has more than "
     f"{MAX_CONJUNCTIONS:,} alternatives: write fewer areas there, or write them before with `and`"
@@ -93,16 +93,13 @@ def rows_for(expression: Expression, *, is_stored: bool = False) -> list[Row]:
     row, with a test of parts. FilterError for more than `MAX_DEPTH` parentheses, a test without a negation, or too many
     areas among parts.
     """
-    rows = []
-    if (
-        is_stored
-        and isinstance(expression, Gate)
-        and expression.is_counted
-        and not any(map(_is_area, terms_in(expression)))
-    ):
-        found = [frozenset([_parts(expression, negated=False, depth=0)])]
+    is_test = is_stored and isinstance(expression, Gate) and expression.is_counted
+    plain = _without_not(expression, negated=False, depth=0)
+    if is_test and isinstance(plain, Gate) and not _areas_in(plain):
+        found = [frozenset([_parts(plain)])]
     else:
-        found = _rows(expression, negated=False, depth=0)
+        found = _rows(plain)
+    rows = []
     for terms in found:
         tags = sorted(term for term in terms if isinstance(term, str))
         rows.append(Row(tags, sorted((term for term in terms if isinstance(term, Constraint)), key=_tag_of)))
@@ -117,19 +114,29 @@ def _order(terms: Terms) -> list[str]:
     return sorted(map(_tag_of, terms))
 
 
-def _rows(expression: Expression, *, negated: bool, depth: int) -> list[Terms]:
-    """The conjunctions that an expression, or its negation, becomes."""
+def _without_not(expression: Expression, *, negated: bool, depth: int) -> Expression:
+    """An expression, or its negation, in which only tests are negated."""
     if depth > MAX_DEPTH:
-        raise _too_deep()
+        raise FilterError(
+            f"where: parentheses and `not` are more than {MAX_DEPTH} within each other: write it with fewer of them"
+        )
     if isinstance(expression, Not):
-        return _rows(expression.part, negated=not negated, depth=depth + 1)
+        return _without_not(expression.part, negated=not negated, depth=depth + 1)
     if not isinstance(expression, Gate):
-        return [frozenset([_negation(expression) if negated else expression])]
+        return _negation(expression) if negated else expression
+    least = len(expression.parts) - expression.least + 1 if negated else expression.least
+    return Gate(least, tuple(_without_not(part, negated=negated, depth=depth + 1) for part in expression.parts))
+
+
+def _rows(expression: Expression) -> list[Terms]:
+    """The conjunctions that an expression without `not` becomes."""
+    if not isinstance(expression, Gate):
+        return [frozenset([expression])]
     if expression.least not in (1, len(expression.parts)):
-        return _counted(expression, negated=negated, depth=depth)
-    parts = [_rows(part, negated=negated, depth=depth + 1) for part in expression.parts]
+        return _counted(expression)
+    parts = [*map(_rows, expression.parts)]
     found: list[Terms] | None = [row for part in parts for row in part]
-    if (expression.least == 1) == negated:
+    if expression.least > 1:
         # Those of one row are joined at once, which takes a time that grows with their number
         found = [frozenset().union(*(part[0] for part in parts if len(part) == 1))]
         for part in parts:
@@ -139,25 +146,25 @@ def _rows(expression: Expression, *, negated: bool, depth: int) -> list[Terms]:
     if found is not None and len(found) <= MAX_CONJUNCTIONS:
         return found
     # One row, with a test of the alternatives
-    return _counted(expression, negated=negated, depth=depth)
+    return _counted(expression)
 
 
-def _counted(gate: Gate, *, negated: bool, depth: int) -> list[Terms]:
+def _counted(gate: Gate) -> list[Terms]:
     """One row with a test of parts; areas cannot be among these: rows with an area need fewer parts, or others."""
-    areas = {_tag_of(term): term for term in terms_in(gate) if _is_area(term)}
+    areas = _areas_in(gate)
     if not areas:
-        return [_terms(gate, negated=negated, depth=depth)]
-    if len(areas) > MAX_DEPTH:
+        return [_terms(gate)]
+    if len(set(areas)) > MAX_DEPTH:
         raise FilterError(_TOO_MANY_AREAS)
-    waiting: list[tuple[Terms, Expression]] = [(frozenset(), _without_not(gate, negated=negated, depth=depth))]
+    waiting: list[tuple[Terms, Expression]] = [(frozenset(), gate)]
     found: list[Terms] = []
     while waiting:
         own, expression = waiting.pop()
-        area = min((term for term in terms_in(expression) if _is_area(term)), key=_tag_of, default=None)
+        area = min(_areas_in(expression), default=None)
         if area is None:
-            found += [own | row for row in _rows(expression, negated=False, depth=depth)]
+            found += [own | row for row in _rows(expression)]
         else:
-            for holds, terms in ((True, own | {area}), (False, own)):
+            for holds, terms in ((True, own | {_term_of_tag(area)}), (False, own)):
                 left = _assumed(expression, area, holds=holds)
                 if left == []:
                     found.append(terms)
@@ -168,22 +175,15 @@ def _counted(gate: Gate, *, negated: bool, depth: int) -> list[Terms]:
     return folded(found)
 
 
-def _without_not(expression: Expression, *, negated: bool, depth: int) -> Expression:
-    """An expression, or its negation, in which only tests are negated."""
-    if depth > MAX_DEPTH:
-        raise _too_deep()
-    if isinstance(expression, Not):
-        return _without_not(expression.part, negated=not negated, depth=depth + 1)
-    if not isinstance(expression, Gate):
-        return _negation(expression) if negated else expression
-    least = len(expression.parts) - expression.least + 1 if negated else expression.least
-    return Gate(least, tuple(_without_not(part, negated=negated, depth=depth + 1) for part in expression.parts))
+def _areas_in(expression: Expression) -> list[str]:
+    """The tags of the areas of an expression."""
+    return [_tag_of(term) for term in terms_in(expression) if isinstance(term, Constraint) and term.kind == AREA]
 
 
-def _assumed(expression: Expression, area: Term, *, holds: bool) -> list[Expression] | None:
+def _assumed(expression: Expression, area: str, *, holds: bool) -> list[Expression] | None:
     """What is left to hold, or nothing, if an area does or does not hold; `None` if it cannot hold then."""
     if not isinstance(expression, Gate):
-        return [expression] if expression != area else [] if holds else None
+        return [expression] if _tag_of(expression) != area else [] if holds else None
     parts = [_assumed(part, area, holds=holds) for part in expression.parts]
     left = [part[0] for part in parts if part]
     least = expression.least - parts.count([])
@@ -204,19 +204,14 @@ def _product(rows: Sequence[Terms], others: Sequence[Terms]) -> list[Terms] | No
 # -- tests of parts ----------------------------------------------------------------------------------------------------
 
 
-def _terms(expression: Expression, *, negated: bool, depth: int) -> Terms:
-    """An expression as terms that all hold: without rows, so that it does not grow."""
-    if depth > MAX_DEPTH:
-        raise _too_deep()
-    if isinstance(expression, Not):
-        return _terms(expression.part, negated=not negated, depth=depth + 1)
+def _terms(expression: Expression) -> Terms:
+    """An expression without `not` as terms that all hold: without rows, so that it does not grow."""
     if not isinstance(expression, Gate):
-        return frozenset([_negation(expression) if negated else expression])
-    least = len(expression.parts) - expression.least + 1 if negated else expression.least
-    if least not in (1, len(expression.parts)):
-        return frozenset([_parts(expression, negated=negated, depth=depth)])
-    parts = [_terms(part, negated=negated, depth=depth + 1) for part in expression.parts]
-    if least == len(expression.parts):
+        return frozenset([expression])
+    if expression.least not in (1, len(expression.parts)):
+        return frozenset([_parts(expression)])
+    parts = [*map(_terms, expression.parts)]
+    if expression.least == len(parts):
         return _conjunction(frozenset().union(*parts))
     rows = folded(frozenset(_conjuncts(each)) for part in parts for each in _disjuncts(_all_of(part)))
     return frozenset(_conjuncts(_some_of(1, [*map(_all_of, rows)])))
@@ -226,10 +221,9 @@ def _all_of(terms: Terms) -> Term:
     return _some_of(len(terms), [*terms])
 
 
-def _parts(gate: Gate, *, negated: bool, depth: int) -> Term:
+def _parts(gate: Gate) -> Term:
     """A test that counts parts, also if it needs one or all."""
-    terms = [_all_of(_terms(part, negated=negated, depth=depth + 1)) for part in gate.parts]
-    return _some_of(len(terms) - gate.least + 1 if negated else gate.least, terms)
+    return _some_of(gate.least, [_all_of(_terms(part)) for part in gate.parts])
 
 
 def _some_of(least: int, terms: Sequence[Term]) -> Term:
@@ -270,18 +264,8 @@ def _term_of_tag(tag: str) -> Term:
     return Constraint.of_tag(tag) if is_reserved(tag) else tag
 
 
-def _is_area(term: Term) -> bool:
-    return isinstance(term, Constraint) and term.kind == AREA
-
-
 def _has_parts(term: Term) -> TypeGuard[Constraint]:
     return isinstance(term, Constraint) and term.kind == PARTS
-
-
-def _too_deep() -> FilterError:
-    return FilterError(
-        f"where: parentheses and `not` are more than {MAX_DEPTH} within each other: write it with fewer of them"
-    )
 
 
 def _negation(term: Term) -> Constraint:
@@ -553,7 +537,10 @@ def _union(tests: Sequence[Constraint]) -> Constraint:
 
 
 def _with(test: Constraint, intervals: Iterable[Interval]) -> Constraint:
-    """A test with other ranges; for all numbers there is a text if the least one is named."""
-    least = {_ALL_NUMBERS: Interval(_LEAST, _ALL_NUMBERS.upper)}
-    plain = (each._replace(lower=_ALL_NUMBERS.lower) if each.lower == _LEAST else each for each in intervals)
-    return replace(test, intervals=tuple(least.get(each, each) for each in plain))
+    """A test with other ranges; those that begin with all numbers begin as they can be written."""
+    found = []
+    for lower, upper in intervals:
+        if lower in (_LEAST, _ALL_NUMBERS.lower) and upper.key != _LEAST.key:  # that value alone is written by itself
+            lower = _LEAST if upper == _ALL_NUMBERS.upper else _ALL_NUMBERS.lower
+        found.append(Interval(lower, upper))
+    return replace(test, intervals=tuple(found))

@@ -18,14 +18,12 @@ Those of polygons and corridors are of any length (`tagmatch.model.where.outline
 
 from __future__ import annotations
 
-import re
 import struct
 from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeAlias
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.where import outlines
-from tagmatch.model.where.outlines import Corridor, Polygon, outline_in
+from tagmatch.model.where.outlines import LETTERS, Corridor, Polygon, outline_of
 from tagmatch.model.where.values import finite_number
 
 
@@ -142,8 +140,6 @@ LIMITS = {"lon": MAX_LON, "west": MAX_LON, "east": MAX_LON, "lat": MAX_LAT, "sou
 _OTHERS = {"lon": "lat", "lat": "lon", "west": "south", "south": "west", "east": "north", "north": "east"}
 #: Areas in words
 AN_AREA = "a Circle, a Box, a Near, a Polygon or a Corridor"
-_OUTLINES = (*"pPlL",)
-_PAYLOAD = re.compile(r"([cbnCBN])((?:[0-9a-f]{16})+)")
 
 
 def _make_floats(area: Circle | Box | Near) -> None:
@@ -200,27 +196,23 @@ def _name_of(area: object) -> str:
 def payload_of(area: Area, *, plane: bool) -> str:
     """The text of an area in a tag, as in the table above; InvalidTypeError if it is no area."""
     if isinstance(area, Polygon | Corridor):
-        return outlines.payload_of(area, plane=plane)
-    name = _name_of(area)
-    letter, numbers = name[0], [getattr(area, field) for field in FIELDS[name]]
+        letter, numbers = LETTERS[type(area)], area.numbers
+    else:
+        name = _name_of(area)
+        letter, numbers = name[0], [getattr(area, field) for field in FIELDS[name]]
     return (letter.upper() if plane else letter) + struct.pack(f">{len(numbers)}d", *numbers).hex()
 
 
 def area_in(payload: str) -> Area | None:
     """The area with this text, in either geometry; `None` if it is no area's."""
-    found = _PAYLOAD.fullmatch(payload)
-    if found is None:
-        return outline_in(payload) if payload[:1] in _OUTLINES else None
-    letter, digits = found.groups()
-    name = _NAMES_BY_LETTER[letter.lower()]
-    numbers = struct.unpack(f">{len(digits) // 16}d", bytes.fromhex(digits))
-    if len(numbers) != len(FIELDS[name]):
-        return None
+    letter = payload[:1].lower()
+    name = _NAMES_BY_LETTER.get(letter)
     try:
-        area = KINDS[name](*numbers)
-    except InvalidValueError:
+        numbers = struct.unpack(f">{len(payload) // 16}d", bytes.fromhex(payload[1:]))
+        area: Area = outline_of(letter, iter(numbers)) if name is None else KINDS[name](*numbers)
+    except (ValueError, TypeError, struct.error, StopIteration, OverflowError):
         return None
-    return area if payload_of(area, plane=letter.isupper()) == payload else None
+    return area if payload_of(area, plane=payload[:1].isupper()) == payload else None
 
 
 def text_of(area: Area) -> str:

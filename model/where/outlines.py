@@ -189,24 +189,9 @@ Outline = Polygon | Corridor
 LETTERS = {Polygon: "p", Corridor: "l"}
 
 
-def payload_of(area: Outline, *, plane: bool) -> str:
-    """The text of an outline in a tag."""
-    letter = LETTERS[type(area)]
-    numbers = area.numbers
-    return (letter.upper() if plane else letter) + struct.pack(f">{len(numbers)}d", *numbers).hex()
+def outline_of(letter: str, numbers: Iterator[float]) -> Outline:
+    """The outline with this letter and these numbers; an error, also StopIteration, if they are no outline's."""
 
-
-def outline_in(payload: str) -> Outline | None:
-    """The outline with this text, in either geometry; `None` if it is no outline's."""
-    try:
-        numbers = struct.unpack(f">{len(payload) // 16}d", bytes.fromhex(payload[1:]))
-        found = _outline_of(payload[0].lower(), iter(numbers))
-    except (ValueError, struct.error, StopIteration, OverflowError, InvalidValueError):
-        return None
-    return found if payload_of(found, plane=payload[0].isupper()) == payload else None
-
-
-def _outline_of(letter: str, numbers: Iterator[float]) -> Outline:
     def points() -> list[Point]:
         return [(next(numbers), next(numbers)) for _ in range(int(next(numbers)))]
 

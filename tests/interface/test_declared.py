@@ -210,6 +210,17 @@ def test_texts_become_values(kind: Any, where: str, value: Any, holds: bool, str
     assert matched(where, {"x": value}, attributes={"x": kind}, strict=strict) is holds
 
 
+def test_packed_decimals_are_no_doubles() -> None:
+    """A double is the decimal that is written as it is; a decimal that equals the double is another one."""
+    with TagMatch(threads=1, device="cpu", attributes={"x": "decimal(38, 10)"}) as tm:
+        tm.add_set([], 1, where="x = 0.1")
+        tm.consolidate()
+        for value, wanted in ((0.1, [1]), (Decimal.from_float(0.1), [])):
+            assert tm.match([], {"x": value}) == wanted
+            table = pa.table({"tags": [[]], "attributes": [packed({"x": value})]})
+            assert tm.match_many(table).to_pylist() == [wanted]
+
+
 def test_what_is_not_of_the_type_stays_unless_strict() -> None:
     for kind in ("int64", "bool", "decimal(5, 1)"):
         assert matched('x = "many"', {"x": "many"}, attributes={"x": kind})

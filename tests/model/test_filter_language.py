@@ -506,3 +506,12 @@ def test_a_mistake_in_a_long_list_has_its_place(bad: str) -> None:
     begun = "city in {" + '"Rome",\n' * 300
     with pytest.raises(FilterError, match=r"^where: line 301, column [1-9]: "):
         rows_of(f"{begun}{bad}}}")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [('x = "true" or x = -1e999', 'x in {-1e999, "true"}'), ("x = -1e999 or x = 5", "x in {-1e999, 5}")],
+)
+def test_the_least_number_is_one_value(one: str, other: str) -> None:
+    """Between `or`, as in a list: it is not written as all numbers up to it."""
+    assert rows_of(one) == rows_of(other)
