@@ -130,6 +130,7 @@ def _without_not(expression: Expression, *, negated: bool, depth: int) -> Expres
 
 def _rows(expression: Expression) -> list[Terms]:
     """The conjunctions that an expression without `not` becomes."""
+    assert not isinstance(expression, Not)
     if not isinstance(expression, Gate):
         return [frozenset([expression])]
     if expression.least not in (1, len(expression.parts)):
@@ -182,6 +183,7 @@ def _areas_in(expression: Expression) -> list[str]:
 
 def _assumed(expression: Expression, area: str, *, holds: bool) -> list[Expression] | None:
     """What is left to hold, or nothing, if an area does or does not hold; `None` if it cannot hold then."""
+    assert not isinstance(expression, Not)
     if not isinstance(expression, Gate):
         return [expression] if _tag_of(expression) != area else [] if holds else None
     parts = [_assumed(part, area, holds=holds) for part in expression.parts]
@@ -206,6 +208,7 @@ def _product(rows: Sequence[Terms], others: Sequence[Terms]) -> list[Terms] | No
 
 def _terms(expression: Expression) -> Terms:
     """An expression without `not` as terms that all hold: without rows, so that it does not grow."""
+    assert not isinstance(expression, Not)
     if not isinstance(expression, Gate):
         return frozenset([expression])
     if expression.least not in (1, len(expression.parts)):

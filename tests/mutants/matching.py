@@ -58,8 +58,8 @@ partitioner/local.py: tests/interface/test_expiry.py -k leaves_out
 +        removed = removed | (expires < 0)
 # where compiler: `not` of `and` is `and` of `not`
 model/where/alternatives.py: tests/model/test_filter_constraints.py
--    if (expression.least == 1) == negated:
-+    if expression.least != 1:
+-    least = len(expression.parts) - expression.least + 1 if negated else expression.least
++    least = expression.least
 # normal form: tests of one attribute between `and` become one
 model/where/alternatives.py: tests/model/test_filter_constraints.py
 -        negated = [test for test in tests if test.negated]
