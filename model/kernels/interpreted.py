@@ -28,10 +28,11 @@ from tagmatch.model.parallel import in_one_step
 
 #: Python runs a kernel until that has taken as long as to compile it takes, times this number
 PATIENCE = 1.0
-# Seconds of CPU to compile a kernel, by bytes of Python's code; and of Python by numbers, until the kernel has run
-_A_BYTE_S, _A_NUMBER_S = 3e-4, 3e-6
-# Most numbers of the arguments of a kernel that has never run: some take a hundred times as long as others
-_FEW = 1 << 16
+# Seconds of CPU to compile a kernel, for each byte of Python's code
+_A_BYTE_S = 3e-4
+# Most numbers of the arguments of a kernel that has not run yet. A long kernel takes Python longer for each number, but
+# to compile it takes longer, too
+_FEW = 1 << 18
 
 _U64 = np.uint64
 _ALL_BITS = (1 << 64) - 1
@@ -83,14 +84,14 @@ def by_python_first(compiled: Any, function: Callable[..., Any]) -> Any:
         return bool(spent + expected(arguments) > patience * PATIENCE * code_size(function) * _A_BYTE_S)
 
     def is_long(arguments: Any) -> bool:
-        """Whether Python would take longer than to compile it takes, as far as is known."""
+        """Whether Python would take longer than to compile it takes."""
         return bool(PATIENCE < 0 or expected(arguments) > code_size(function) * _A_BYTE_S)
 
     def expected(arguments: Any) -> float:
-        """Seconds that Python would take."""
+        """Seconds that Python would take, as far as is known."""
         elements: int = compiled.elements(arguments)
         if done == 0:
-            return elements * _A_NUMBER_S if elements <= _FEW else math.inf
+            return 0.0 if elements <= _FEW else math.inf
         return elements * spent / done
 
     def code_for(*arguments: Any) -> Any:

@@ -11,6 +11,7 @@ import platform
 import stat
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, partial, wraps
@@ -156,9 +157,10 @@ def portable_environment(folder: str) -> dict[str, str]:
 
 
 _ANNOTATION = 5  # in what Numba keeps, behind the code: the types of all variables as text
-#: The text for a user after some seconds of waiting for a kernel, and their number
+#: What is said if a call waits for the compiler: at first after a second, and again after many
 _COMPILING = "tagmatch: compiling kernels, once on this computer, for up to a minute; `tagmatch warmup` does so ahead"
-_SECONDS = 1.0
+_STILL = "tagmatch: still compiling kernels"
+_SECONDS, _MANY_SECONDS = 1.0, 20.0
 _FOLDER = f"kernels-{VERSION}-{_digest(repr(_VERSIONS))}"
 #: What wheels for one kind of machine have, of the versions that they were built with
 _SHIPPED = Path(__file__).parents[2] / "compiled" / _FOLDER
@@ -359,7 +361,7 @@ def _once_for_all_processes(compile_one: Callable[..., Any], name: str) -> Calla
 
 
 class _Wait(threading.local):
-    """A thread waits for a kernel: the first time that this takes a second, the user is told."""
+    """A thread waits for a kernel: if this takes a second, the user is told, and again after many."""
 
     timer: threading.Timer | None = None
 
@@ -380,10 +382,15 @@ class _Wait(threading.local):
 _wait = _Wait()
 
 
-@cache
+_said_at: float | None = None
+
+
 def _say() -> None:
-    if sys.stderr is not None:
-        print(_COMPILING, file=sys.stderr, flush=True)
+    global _said_at
+    now = time.monotonic()
+    if sys.stderr is not None and (_said_at is None or now > _said_at + _MANY_SECONDS):
+        print(_COMPILING if _said_at is None else _STILL, file=sys.stderr, flush=True)
+        _said_at = now
 
 
 @contextlib.contextmanager

@@ -202,7 +202,7 @@ def test_answers_are_right_while_kernels_are_compiled_in_the_background(tmp_path
     assert compiled
 
 
-@pytest.mark.parametrize("seconds", [0, 1])
+@pytest.mark.parametrize("seconds", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_process_ends_cleanly_while_kernels_are_compiled_in_the_background(tmp_path: Path, seconds: float) -> None:
     assert ended(f"{BUSY}time.sleep({seconds})", tmp_path) == (0, "", "")
 
