@@ -154,3 +154,14 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         run(command, "--help")
         words = " ".join(capsys.readouterr().out.split())
         assert all(text in words for text in texts)
+
+
+def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (ROOT / "docs" / "guide" / "workloads.md").read_text()
+    lines = [line.split()[1:] for line in guide.splitlines() if line.startswith("    tagmatch-workload ")]
+    examples = [words for words in lines if words[0] in ("content", "location")]
+    assert len(examples) == 4
+    monkeypatch.chdir(tmp_path)
+    for words in examples:
+        run(*(CITIES if word.endswith("cities.parquet") else word for word in words))
+        assert Path(words[1]).stat().st_size > 0
