@@ -311,7 +311,7 @@ def _dictionaries(parts: Sequence[_Part], stored: bool) -> dict[_Place, _Diction
 
 def _is_sound(dictionary: pa.Array, stored: bool) -> bool:
     """Whether all of it may be used. If not, no tag may be what must not, which is found when they are decoded."""
-    if not _has_strings(dictionary.type) or dictionary.null_count:
+    if not is_text(dictionary.type) or dictionary.null_count:
         return False
     if stored:
         try:
@@ -332,7 +332,7 @@ def _unsigned(indices: pa.Array) -> U32Array:
 
 def plain_strings(values: pa.Array, otherwise: str) -> pa.Array:
     """A `string` or `large_string` array, whose nulls are then all in sight; `otherwise` is the message of an error."""
-    if _is_plain_type(values.type):
+    if are_strings(values.type):
         return values
     if pa.types.is_run_end_encoded(values.type):
         values = pc.run_end_decode(values)
@@ -340,22 +340,24 @@ def plain_strings(values: pa.Array, otherwise: str) -> pa.Array:
         if pa.types.is_string_view(values.type.value_type):  # as polars has them, and Arrow cannot decode
             values = pa.DictionaryArray.from_arrays(values.indices, _as_plain(values.dictionary))
         values = values.dictionary_decode()
-    if not _has_strings(values.type) and not pa.types.is_null(values.type):
+    if not is_text(values.type) and not pa.types.is_null(values.type):
         raise InvalidTypeError(otherwise)
     return _as_plain(values)
 
 
-def _has_strings(kind: pa.DataType) -> bool:
-    return _is_plain_type(kind) or bool(pa.types.is_string_view(kind))
+def is_text(kind: pa.DataType) -> bool:
+    """Whether an array of this type holds strings."""
+    return are_strings(kind) or bool(pa.types.is_string_view(kind))
 
 
-def _is_plain_type(kind: pa.DataType) -> bool:
+def are_strings(kind: pa.DataType) -> bool:
+    """Whether it does as `Strings` has them."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _as_plain(values: pa.Array) -> pa.Array:
     """Strings as `string` or `large_string`."""
-    return values if _is_plain_type(values.type) else values.cast(pa.large_string())
+    return values if are_strings(values.type) else values.cast(pa.large_string())
 
 
 # -- what must not be there --------------------------------------------------------------------------------------------

@@ -15,14 +15,14 @@ from tagmatch.model.arrays import I64Array
 from tagmatch.model.columns import arrow_chunks, listed_in, shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.tables import NEVER, if_any
+from tagmatch.model.where.types import EPOCH
 
 #: As which times are shown
 TIME = pa.timestamp("us", "UTC")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 #: The last time that Python can still show
-LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+LATEST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
 # Microseconds in each unit; nanoseconds are divided instead
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
@@ -62,7 +62,7 @@ def expiry_time(value: object, now: int, name: str = "expires") -> int:
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise InvalidValueError(f"{name} {_NO_ZONE}")
-        return (value - _EPOCH) // _MICROSECOND
+        return (value - EPOCH) // _MICROSECOND
     if not isinstance(value, timedelta):
         raise InvalidTypeError(f"{name} must be {_ONE_KIND}, not {shown(value)}")
     if value <= timedelta(0):

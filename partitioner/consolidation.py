@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +35,7 @@ from tagmatch.model.arrow import from_strings
 from tagmatch.model.asked import NOTHING_ASKED, Asked, AskedRows, joined
 from tagmatch.model.change_counts import DELETE, PUT, REMOVE, ChangeCounts
 from tagmatch.model.columns import rows_of_tags, strings_of
-from tagmatch.model.directory import keys_at, some_keys
+from tagmatch.model.directory import Keys, keys_at, some_keys
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.lists import ascending_known, gather, gather_strings, relabel
@@ -230,12 +230,7 @@ def missing_rows(
     """Which of these rows, if they were removed one after the other, would remove nothing."""
     changed = staged.of_keys(keys)
     changed.extend(chunks, keys, removed=True)
-    changes = resolved(snapshot, changed.changes(), _after_removals)
-    held = [
-        held_in(segment, rows_with(segment, changes.tags, changes.rows, threads=threads))
-        for segment in snapshot.segments
-    ]
-    became = distinct_sets(held, changes, now=now, threads=threads).became
+    _, became = _outcome(snapshot, changed, now, threads)
     return np.flatnonzero(became[len(became) - len(keys) :] == MISSING)
 
 
@@ -245,16 +240,21 @@ def keys_without_sets(
     """The places of keys which, if they were deleted one after the other, would have no sets."""
     changed = staged.of_keys(keys)
     changed.extend([no_tags(len(keys))], keys, removed=DELETE)
+    changes, became = _outcome(snapshot, changed, now, threads)
+    without = deletes_without_sets(changes, became)
+    assert changes.deletes is not None
+    places = without - (len(changes.deletes) - len(keys))
+    return places[places >= 0]
+
+
+def _outcome(snapshot: Snapshot, changed: StagedChanges, now: int, threads: int) -> tuple[Changes, U8Array]:
+    """Staged changes, of one set each, and what would happen to them."""
     changes = resolved(snapshot, changed.changes(), _after_removals)
     held = [
         held_in(segment, rows_with(segment, changes.tags, changes.rows, threads=threads))
         for segment in snapshot.segments
     ]
-    became = distinct_sets(held, changes, now=now, threads=threads).became
-    without = deletes_without_sets(changes, became)
-    assert changes.deletes is not None
-    places = without - (len(changes.deletes) - len(keys))
-    return places[places >= 0]
+    return changes, distinct_sets(held, changes, now=now, threads=threads).became
 
 
 # -- keys that have expired --------------------------------------------------------------------------------------------
@@ -289,9 +289,6 @@ def have_more_keys(segment: Segment, rows: U32Array, now: int) -> bool:
 
 
 # -- staged changes ----------------------------------------------------------------------------------------------------
-
-#: Keys that are integers, or strings
-Keys: TypeAlias = U64Array | Strings
 
 # Single changes wait as Python objects until there are this many
 _SINGLE_CHANGES = 4096

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,7 +19,7 @@ from tagmatch.model.clock import TIME
 from tagmatch.model.directory import found_in
 from tagmatch.model.errors import ResultTooLargeError
 from tagmatch.model.kernels.tag_table import has_reserved, reserved_among
-from tagmatch.model.tables import NEVER, Segment, Snapshot
+from tagmatch.model.tables import NEVER, Rows, Segment, Snapshot
 from tagmatch.model.where.constraints import Where
 from tagmatch.model.where.values import is_reserved
 
@@ -34,7 +33,6 @@ TAGS = pa.list_(pa.string())
 
 #: With keys that are integers or strings
 StoredSet = tuple[frozenset[str], tuple[Any, ...]]
-Rows = npt.NDArray[np.integer[Any]]
 #: Of rows of a segment, how messages get to them; `None` for those without conditions
 Paths: TypeAlias = Callable[[Rows], Sequence[str | None]]
 

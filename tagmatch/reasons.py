@@ -35,14 +35,13 @@ from tagmatch.model.where.constraints import (
     Where,
     name_text,
 )
-from tagmatch.model.where.declared import Kind, value_in
+from tagmatch.model.where.declared import SEVERAL, Kind, value_in
 from tagmatch.model.where.language import rows_of
 from tagmatch.model.where.outlines import Corridor, Outline, Polygon
 from tagmatch.model.where.values import NAN, TEXTS, is_reserved, key_of, literal, quoted, type_of, value_of
 
 #: As what a text is read for each type that `type_of` names
 _KINDS: dict[str, Kind] = {"number": "float", "bool": "bool", "time": "time", "version": "version", "IP address": "ip"}
-_SEVERAL = (list, tuple, set, frozenset)
 
 #: Where a client, or a message, is
 Point = tuple[float, float]
@@ -208,7 +207,7 @@ class Asked(NamedTuple):
     def _keys(self, attribute: str) -> list[str]:
         """The keys of the values that an attribute has; the message's time is now, if it has no other one."""
         given = self.attributes.get(attribute)
-        keys = [key_of(each) for each in (given if isinstance(given, _SEVERAL) else [given]) if each is not None]
+        keys = [key_of(each) for each in (given if isinstance(given, SEVERAL) else [given]) if each is not None]
         return [key_of(datetime.now(UTC))] if attribute == NOW and not keys else keys
 
     def _compared(self, constraint: Constraint) -> Test:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,10 +23,10 @@ from tagmatch.model.errors import IndexCorruptError
 from tagmatch.model.records import Alternative, Record, plain_record
 from tagmatch.model.tables import NEVER, Segment, Snapshot
 from tagmatch.model.where.constraints import AREA_TAGS, Constraint, Where
+from tagmatch.model.where.types import EPOCH
 from tagmatch.model.where.values import RESERVED, is_reserved
 from tagmatch.partitioner.replacing import number_of_set
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AT_ONCE = 1 << 12
 # So many of a segment's tags are kept as Python has them
 _TAGS_KEPT = 1 << 14
@@ -240,7 +240,7 @@ def _alternative(tags: list[str], expires: int) -> Alternative:
 
 def _time(expires: int) -> datetime | None:
     try:
-        return None if expires == NEVER else _EPOCH + timedelta(microseconds=expires)
+        return None if expires == NEVER else EPOCH + timedelta(microseconds=expires)
     except OverflowError:
         raise IndexCorruptError(f"a key expires {expires} µs after 1970, which is beyond the year 9999") from None
 

@@ -24,6 +24,7 @@ from pyarrow.fs import LocalFileSystem
 
 from tagmatch.files.formats import CSV_SUFFIXES, JSON_SUFFIXES, PARQUET_SUFFIXES, write_whole
 from tagmatch.model.arrays import offsets_of
+from tagmatch.model.arrow import is_text
 from tagmatch.model.errors import IndexExistsError, InputFileError, TagMatchError
 from tagmatch.workloads.numbers import Followed
 from tagmatch.workloads.twitter import RealTweets
@@ -261,8 +262,7 @@ def read_tweets(path: str) -> Corpus:
 
 def _as_strings(column: pa.Array, name: str, wanted: str = "strings") -> pa.Array:
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    textual = (pa.types.is_null, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    if not any(is_text(kind) for is_text in textual):
+    if not (pa.types.is_null(kind) or is_text(kind)):
         raise InputFileError(f"{name} must be {wanted}, not {column.type}")
     strings = column.cast(pa.large_string())
     try:

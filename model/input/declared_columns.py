@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import I64Array, TagLists, offsets_of
-from tagmatch.model.arrow import plain_strings, to_strings
+from tagmatch.model.arrow import is_text, plain_strings, to_strings
 from tagmatch.model.columns import shown
 from tagmatch.model.data_types import text_of_type, type_named
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.input.messages import AttributeColumns, Messages, entries_of
 from tagmatch.model.input.typed import TypedTexts, is_typed
-from tagmatch.model.input.values import elements, is_list, is_text, packed, unpacked
+from tagmatch.model.input.values import elements, is_list, packed, unpacked
 from tagmatch.model.names import Attribute
 from tagmatch.model.where.analyzers import Analyzer, analyzer_of
 from tagmatch.model.where.constraints import PHRASES, phrase_text

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import F64Array, I64Array, Memo, Strings, TagLists, offsets_of
-from tagmatch.model.arrow import as_table, from_tag_lists, plain_strings, rows_of, to_strings
+from tagmatch.model.arrow import as_table, from_tag_lists, is_text, plain_strings, rows_of, to_strings
 from tagmatch.model.columns import repeated, rows_of_tags, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.input.places import NO_OUTLINES, Further, Locations, locations_in, without_locations
@@ -32,7 +32,6 @@ from tagmatch.model.input.values import (
     is_list,
     is_packed,
     is_sound,
-    is_text,
     packed_numbers,
     packed_rows,
     value_column,

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, TagLists, U8Array, frozen, offsets_of
-from tagmatch.model.arrow import plain_array, plain_strings, reject_no_utf8
+from tagmatch.model.arrow import is_text, plain_array, plain_strings, reject_no_utf8
 from tagmatch.model.columns import arrow_chunks, listed_in, rows_of_tags, shown
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.values import is_list, struct_fields
@@ -526,9 +526,8 @@ def _check_outlines(kind: pa.DataType, name: str) -> None:
 
 def _is_text_or_bytes(kind: pa.DataType) -> bool:
     of = pa.types
-    is_text: bool = of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind)
     is_bytes: bool = of.is_binary(kind) or of.is_large_binary(kind) or of.is_binary_view(kind)
-    return is_text or is_bytes
+    return is_bytes or is_text(kind)
 
 
 def shapes_in(areas: pa.Array, name: str, *, first_row: int = 0, plane: bool) -> Areas:

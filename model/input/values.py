@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import F64Array, I64Array, Strings, TagLists, U8Array, U64Array, frozen, offsets_of
-from tagmatch.model.arrow import numpy_type, plain_strings, to_strings
+from tagmatch.model.arrow import is_text, numpy_type, plain_strings, to_strings
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.input.typed import is_typed, typed_strings
@@ -26,6 +26,7 @@ from tagmatch.model.kernels.intrinsics import ones, trailing_zeros
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.parallel import run_evenly
 from tagmatch.model.where import values as keys
+from tagmatch.model.where.declared import SEVERAL
 from tagmatch.model.where.types import MARK
 
 #: What a value is
@@ -184,11 +185,6 @@ def as_doubles(values: pa.Array) -> F64Array:
     return doubles
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Whether an array of this type holds strings."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
 def places(strings: Strings) -> tuple[I64Array, I64Array]:
     """Where each string begins and ends."""
     offsets = strings.offsets.astype(np.int64, copy=False)
@@ -330,7 +326,6 @@ FRAME = 16
 _INTEGERS, _FLOATS, _LENGTH = struct.Struct("<iq").pack, struct.Struct("<id").pack, struct.Struct("<i").pack
 _RECORD = struct.Struct("<iq").unpack_from
 _NUMBERS = {bool: (BOOL, _INTEGERS), int: (INTEGER, _INTEGERS), float: (FLOAT, _FLOATS)}
-_SEVERAL = (list, tuple, set, frozenset)
 # Names as records have them; as many as messages often have
 _NAMES: dict[str, bytes] = {}
 _MOST_NAMES = 1 << 14
@@ -354,7 +349,7 @@ def packed(attributes: object) -> bytes:
             elif number := _NUMBERS.get(kind):
                 records += own, number[1](number[0], value)
             else:
-                for each in value if isinstance(value, _SEVERAL) else (value,):
+                for each in value if isinstance(value, SEVERAL) else (value,):
                     records += _record(own, each)
         except (struct.error, UnicodeEncodeError, InvalidTypeError, InvalidValueError):
             raise _mistake(name, value) from None
@@ -391,7 +386,7 @@ def _record(own: bytes, value: Any) -> tuple[bytes, ...]:
 
 def _mistake(name: str, value: object) -> Exception:
     """What is wrong with a value, or with one of several."""
-    for each in value if isinstance(value, _SEVERAL) else (value,):
+    for each in value if isinstance(value, SEVERAL) else (value,):
         try:
             if each is not None:
                 keys.key_of(each)

@@ -253,7 +253,8 @@ _MANIFEST = {
     "backup?": {"keep_snapshots?": _COUNT},
     "epochs?": {_ANY: _COUNT},
 }
-_ALWAYS = ("vocabulary", "tagsets", "keys", "partitions")
+#: The tables that each segment has
+ALWAYS = ("vocabulary", "tagsets", "keys", "partitions")
 
 
 def check_manifest(manifest: Any) -> None:
@@ -308,7 +309,7 @@ def _check_tables(files: Iterable[str], key_type: str) -> None:
     for name in sorted(files):
         table, _, part = name.partition(TABLE_SUFFIX)
         parts.setdefault(table, []).append(part)
-    for table in [*_ALWAYS, *(["key_names"] if key_type == "string" else [])]:
+    for table in [*ALWAYS, *(["key_names"] if key_type == "string" else [])]:
         if table not in parts:
             raise ValueError(f"a segment has no table {table}")
     for table, found in parts.items():

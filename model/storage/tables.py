@@ -48,6 +48,7 @@ from tagmatch.model.storage.files import (
     telling_errors,
 )
 from tagmatch.model.storage.format import (
+    ALWAYS,
     AREAS,
     CONSTRAINTS,
     DELETED_PREFIX,
@@ -69,8 +70,6 @@ from tagmatch.model.tables import LONG_AGO, Deletions, KeyTable, RecordTable, Se
 
 #: Of each part but the last: whole pages of all machines, and what stores take in one request
 PART_BYTES = 1 << 26
-
-_TABLES = ("vocabulary", "tagsets", "keys", "partitions")
 
 # Written and hashed at once, while it is in the cache
 _BLOCK = 1 << 20
@@ -529,7 +528,7 @@ def _segment(entry: Entry, options: LayoutOptions, has_names: bool, read: Read, 
             with telling_errors(file.name):
                 file.verify()
 
-    vocabulary, tagsets, keys, partitions = map(columns, _TABLES)
+    vocabulary, tagsets, keys, partitions = map(columns, ALWAYS)
     names = to_strings(columns("key_names")["name"]) if has_names else None
     expires = to_numbers(columns(Path(EXPIRES).stem)["expires"]) if parts_of(entry["files"], EXPIRES) else None
     deletions, records = _deletions(entry, read), None

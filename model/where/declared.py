@@ -34,7 +34,8 @@ _BEGINNINGS: tuple[tuple[str, Kind], ...] = (
 )  # fmt: skip
 _INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_SEVERAL = (list, tuple, set, frozenset)
+#: Types of several values of an attribute
+SEVERAL = (list, tuple, set, frozenset)
 
 
 def kind_named(type_name: str) -> Kind:
@@ -204,7 +205,7 @@ class Declared:
                     self.check_name(name)
                 found[name] = given
                 continue
-            several = given if isinstance(given, _SEVERAL) else [given]
+            several = given if isinstance(given, SEVERAL) else [given]
             values = [self.value(own, each) for each in several if each is not None]
             if own.analyzer is not None:
                 rows = [own.analyzer.forms(each) for each in values if isinstance(each, str)]

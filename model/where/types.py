@@ -41,7 +41,8 @@ TIMES, VERSIONS, ADDRESSES = "abc"
 #: What is after all typed values
 AFTER_TYPES = "d"
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: The time from which times are counted
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?"
@@ -51,7 +52,7 @@ _TIME = re.compile(
 _VERSION = re.compile(r"v?(\d+(?:\.\d+){0,9})(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,5})?", re.ASCII)
 _DAY = 86_400
-_FIRST_DAY, _LAST_DAY = (day.toordinal() - _EPOCH.toordinal() for day in (date.min, date.max))
+_FIRST_DAY, _LAST_DAY = (day.toordinal() - EPOCH.toordinal() for day in (date.min, date.max))
 _HEX = 16
 # More digits than any double has, and than each of its exponents
 _MOST_DIGITS, _SHIFT = 1100, 5000
@@ -172,13 +173,13 @@ def _timestamp_key(text: str) -> str:
         zone = time.fromisoformat(":".join(part or "00" for part in offset))
     except ValueError:
         raise InvalidValueError(f"the calendar has no time {text!r}") from None
-    seconds = (at - _EPOCH) // timedelta(seconds=1)
+    seconds = (at - EPOCH) // timedelta(seconds=1)
     seconds += (3600 * zone.hour + 60 * zone.minute + zone.second) * (1 if sign == "-" else -1)
     return _time_key(seconds, int((fraction or "0").ljust(9, "0")))
 
 
 def _of_date(day: date) -> str:
-    return _time_key((day.toordinal() - _EPOCH.toordinal()) * _DAY, 0)
+    return _time_key((day.toordinal() - EPOCH.toordinal()) * _DAY, 0)
 
 
 def _of_datetime(at: datetime) -> str:
@@ -186,7 +187,7 @@ def _of_datetime(at: datetime) -> str:
         raise InvalidValueError(
             f"the time {at.isoformat()} has no time zone; give one, as in datetime.now(timezone.utc)"
         )
-    since = at - _EPOCH
+    since = at - EPOCH
     # A timestamp of pandas has nanoseconds, too
     rest = since.microseconds * 1000 + int(getattr(at, "nanosecond", 0))
     return _time_key(since.days * _DAY + since.seconds, rest)
@@ -196,7 +197,7 @@ def _time_text(key: str) -> str:
     seconds, nanoseconds = int(key[2 : 2 + _HEX], 16) - 2**63, int(key[2 + _HEX :], 16)
     days, rest = divmod(seconds, _DAY)
     try:
-        day = date.fromordinal(_EPOCH.toordinal() + days).isoformat()
+        day = date.fromordinal(EPOCH.toordinal() + days).isoformat()
     except (ValueError, OverflowError):
         raise InvalidValueError(f"no time that can be written has the key {key!r}") from None
     if not rest and not nanoseconds:

@@ -260,11 +260,6 @@ def lists_of(offsets: IntArray, values: pa.Array) -> pa.Array:
     return kind.from_arrays(pa.array(offsets), values)
 
 
-def are_strings(kind: pa.DataType) -> bool:
-    """Whether a type is one of strings."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 @dataclass(frozen=True, slots=True)
 class Scratch:
     """Columns of tables, by the table's name and number, each in its own file.

@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 
 from tagmatch.model import clock
 from tagmatch.model.arrays import I64Array, U8Array, U32Array
-from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists, to_lists, to_numbers, to_strings
+from tagmatch.model.arrow import are_strings, from_lists, from_strings, from_tag_lists, to_lists, to_numbers, to_strings
 from tagmatch.model.clock import times_in
 from tagmatch.model.columns import KEY_CHECKS, tag_lists
 from tagmatch.model.errors import IndexChangedError, IndexCorruptError, IndexNotFoundError, InvalidValueError
@@ -46,7 +46,6 @@ from tagmatch.partitioner.local import Changes, HeldSets, distinct_sets, held_by
 from tagmatch.partitioner.spark.batches import (
     SERIALIZED,
     Batches,
-    are_strings,
     chunks_of,
     deserialized,
     for_each,

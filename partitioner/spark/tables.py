@@ -26,7 +26,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, U32Array, U64Array, list_offsets, offsets_of
-from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
+from tagmatch.model.arrow import (
+    are_strings,
+    from_lists,
+    from_strings,
+    from_words,
+    to_lists,
+    to_numbers,
+    to_strings,
+    to_words,
+)
 from tagmatch.model.columns import string_keys
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
@@ -42,7 +51,6 @@ from tagmatch.partitioner.spark.batches import (
     SERIALIZED,
     Batches,
     Scratch,
-    are_strings,
     by_number,
     deserialized,
     for_each,

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import I64Array
-from tagmatch.model.arrow import reject_no_utf8, without_null_lists
+from tagmatch.model.arrow import is_text, reject_no_utf8, without_null_lists
 from tagmatch.model.clock import TIME, check_text, times_in
 from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_list, tag_lists
 from tagmatch.model.data_types import Schema, text_of_type
@@ -190,8 +190,7 @@ def with_all_tags(batch: pa.RecordBatch, columns: tuple[FileColumn, ...], path: 
 
 
 def _check_ids(ids: pa.Array, name: str, first_row: int = 0) -> None:
-    tests = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    if not any(is_of(ids.type) for is_of in tests):
+    if not (pa.types.is_integer(ids.type) or is_text(ids.type)):
         raise InvalidTypeError(f"{name} must be integers or strings, not {ids.type}")
     reject_no_utf8(ids, name, first_row, len(ids))
 

@@ -10,11 +10,10 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tagmatch.importing.conditions import Place
-from tagmatch.model.where.types import typed_of
+from tagmatch.model.where.types import EPOCH, typed_of
 
 DEFAULT_FORMAT = "strict_date_optional_time||epoch_millis"
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = 10**9
 _ZONE = r"(?P<zone>Z|[+-]\d\d(?::?\d\d)?)"
 _ISO = re.compile(
@@ -33,7 +32,7 @@ _NAMED = {
 _ISO_NAMES = frozenset(
     {"date_optional_time", "date_optional_time_nanos", "iso8601", "date_time", "date_time_no_millis"}
 )
-_EPOCHS = {"epoch_millis": 10**6, "epoch_second": _SECOND}
+EPOCHS = {"epoch_millis": 10**6, "epoch_second": _SECOND}
 _LETTERS = {
     "y": ("year", r"\d{4}"), "u": ("year", r"\d{4}"), "M": ("month", r"\d{1,2}"), "d": ("day", r"\d{1,2}"),
     "H": ("hour", r"\d{1,2}"), "m": ("minute", r"\d{1,2}"), "s": ("second", r"\d{1,2}"), "S": ("fraction", r"\d{1,9}"),
@@ -53,7 +52,7 @@ class Instant(int):
 def time_of(nanoseconds: int) -> Any:
     """The operand for an instant."""
     seconds, fraction = divmod(nanoseconds, _SECOND)
-    at = _EPOCH + timedelta(seconds=seconds)
+    at = EPOCH + timedelta(seconds=seconds)
     return typed_of("timestamp", f"{at:%Y-%m-%dT%H:%M:%S}.{fraction:09}Z".zfill(30))
 
 
@@ -78,7 +77,7 @@ def instant(given: Any, form: str, zone: object, place: Place, *, up: bool) -> I
             else:
                 at = _moved(at, unit, int(count or 1) * (1 if sign == "+" else -1))
             rest = rest[found.end() :]
-        return Instant((at - _EPOCH) // timedelta(seconds=1) * _SECOND + fraction)
+        return Instant((at - EPOCH) // timedelta(seconds=1) * _SECOND + fraction)
     except (OverflowError, ValueError):
         raise place.refused(f"{given!r:.60} is out of the years 1 to 9999") from None
 
@@ -119,12 +118,12 @@ def _read(text: str, form: str, zone: tzinfo, place: Place, *, up: bool) -> tupl
     """A date by the first format that fits: a time to the second, and the nanoseconds after it."""
     for each in form.split("||"):
         name = each.removeprefix("strict_")
-        if name in _EPOCHS:
+        if name in EPOCHS:
             if re.fullmatch(r"-?\d+", text, re.ASCII):
-                seconds, fraction = divmod(int(text) * _EPOCHS[name], _SECOND)
-                last = _EPOCHS[name] - 1 if up and name == "epoch_second" else 0
+                seconds, fraction = divmod(int(text) * EPOCHS[name], _SECOND)
+                last = EPOCHS[name] - 1 if up and name == "epoch_second" else 0
                 try:
-                    return _EPOCH + timedelta(seconds=seconds), fraction + last
+                    return EPOCH + timedelta(seconds=seconds), fraction + last
                 except OverflowError:
                     raise place.refused(f"{text!r:.60} is out of the years 1 to 9999") from None
             continue

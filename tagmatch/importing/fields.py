@@ -17,7 +17,7 @@ from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.where.analyzers import Analyzer
 from tagmatch.model.where.comparisons import NOW
 from tagmatch.model.where.declared import Declared
-from tagmatch.model.where.types import Version, network_of, typed_of
+from tagmatch.model.where.types import Network, Version, network_of, typed_of
 from tagmatch.model.where.values import quoted
 
 TEXT = "text"
@@ -40,7 +40,6 @@ _NO_ATTRIBUTES = frozenset({GEO_POINT, PERCOLATOR, "alias", "object"})
 _LOOKS_LIKE_DATE = re.compile(r"\d{4}-\d\d(-\d\d.*)?|.*\|\|.*|now.*", re.DOTALL)
 _EXACT = 2**53
 _SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
-_NETWORKS = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Field(NamedTuple):
@@ -94,7 +93,7 @@ class Field(NamedTuple):
         if not self.is_form(given, place):
             return NEVER
         operand = self._operand(given, place)
-        return place.test(self.name, "in" if isinstance(operand, _NETWORKS) else "=", operand)
+        return place.test(self.name, "in" if isinstance(operand, Network) else "=", operand)
 
     def equals_some(self, given: list[Any], place: Place) -> Condition:
         """A value of the field equals one of the given ones."""

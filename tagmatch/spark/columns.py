@@ -108,11 +108,6 @@ def check_types(asked: AskedColumns, schema: pa.Schema, called: Mapping[str, str
     messages_in([with_own_columns(messages.drop_columns(list(places)))])
 
 
-def quoted(column: str) -> str:
-    """A name of a column as Spark reads it, with any characters."""
-    return "`" + column.replace("`", "``") + "`"
-
-
 def spark_name(kind: pa.DataType) -> str:
     """What Spark calls a type."""
     found: str = from_arrow_type(kind).simpleString()

@@ -39,6 +39,7 @@ from tagmatch.model.options import Layout, check_one_of
 from tagmatch.model.storage.byte_store import folder_of_this_process
 from tagmatch.model.storage.format import declared_in, files_nbytes
 from tagmatch.model.storage.repository import Repository
+from tagmatch.model.where.constraints import in_backquotes
 from tagmatch.partitioner.spark import Partitioned, key_type_of_rows, merge_segments, partition_sets
 from tagmatch.partitioner.spark.shards import Stored
 from tagmatch.spark.answers import Answers, How, Output, check_equal
@@ -48,7 +49,6 @@ from tagmatch.spark.columns import (
     arrow_type,
     check_types,
     errors_of_workers,
-    quoted,
     spark_name,
 )
 from tagmatch.spark.session import SnapshotChoice, Strategy, check_workers, location_in, warn_of_memory, with_settings
@@ -207,14 +207,14 @@ def partition(
             "make strings of such keys, as by hex or concat_ws"
         )
     sets_per_task = _checked_sets(sets_per_task)
-    columns = [col(quoted(tags)).alias("tags"), col(quoted(key)).cast(cast).alias("key")]
+    columns = [col(in_backquotes(tags)).alias("tags"), col(in_backquotes(key)).cast(cast).alias("key")]
     if where is not None:
         if not isinstance(kind := column_type(sets, where), StringType):
             raise InvalidTypeError(f"column {where!r} must be string, not {kind.simpleString()}")
-        columns.append(col(quoted(where)).cast("string").alias("where"))
+        columns.append(col(in_backquotes(where)).cast("string").alias("where"))
     if expires is not None:
         times_in(pa.array([], arrow_type(column_type(sets, expires))), f"column {expires!r}", 0)
-        columns.append(col(quoted(expires)).alias("expires"))
+        columns.append(col(in_backquotes(expires)).alias("expires"))
     for name, check in (("constraints", constraint_rows), ("area", partial(area_rows, plane=plane))):
         if name in sets.columns:
             check(pa.array([], arrow_type(column_type(sets, name))), f"column {name!r}")
@@ -224,7 +224,7 @@ def partition(
         given = arrow_type(column_type(sets, name))
         if family_of(given) != family_of(plain):
             raise InvalidTypeError(f"data: column {name!r} is {spark_name(given)}, which is no {text_of_type(wanted)}")
-        columns.append(col(quoted(name)))
+        columns.append(col(in_backquotes(name)))
     rows = sets.select(*columns)
     location, append = location_in(spark, index, "index"), mode == "append"
     if location.has_index() and mode == "error":
@@ -521,7 +521,7 @@ def _column(queries: DataFrame, of: str, given: str | Column) -> tuple[Column, b
     if not found and queries.sparkSession.conf.get("spark.sql.caseSensitive", "false") != "true":
         found = [name for name in columns if name.lower() == given.lower()]
     if len(found) == 1:
-        return col(quoted(found[0])), True
+        return col(in_backquotes(found[0])), True
     if "." in given and not found:
         return col(given), False
     near = misspelt(columns, [given])

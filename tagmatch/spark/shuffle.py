@@ -49,6 +49,7 @@ from tagmatch.model.storage.partial import InPlace
 from tagmatch.model.storage.positions import Positions, open_positions
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.tables import ClusterTable, KeyTable, RecordTable, Segment, Snapshot
+from tagmatch.model.where.constraints import in_backquotes
 from tagmatch.model.where.tag_columns import parsed, parts_of, shapes_of
 from tagmatch.model.where.values import ATTRIBUTE
 from tagmatch.partitioner.consolidation import StagedChanges
@@ -67,7 +68,7 @@ from tagmatch.partitioner.spark.batches import (
     tasks_at_once,
 )
 from tagmatch.spark.answers import Answers, as_spark, in_parts
-from tagmatch.spark.columns import AskedColumns, on_plane, quoted, reject_nulls
+from tagmatch.spark.columns import AskedColumns, on_plane, reject_nulls
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -320,7 +321,7 @@ def shuffle_join(
     # not; `checkpoint` such queries where executors get lost.
     numbered = queries.select(
         functions.struct("*").alias("query"),
-        functions.xxhash64(quoted(queries.columns[asked.tags])).alias("spread"),
+        functions.xxhash64(in_backquotes(queries.columns[asked.tags])).alias("spread"),
         functions.monotonically_increasing_id().alias("id"),
     )
     chunks = range(len(chunks_of(enumerate(map(len, snapshot.segments)), bucket_sets)))

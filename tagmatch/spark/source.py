@@ -28,6 +28,7 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType, Ti
 from tagmatch.contents import pairs_of, schema_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import BoolArray
+from tagmatch.model.arrow import are_strings
 from tagmatch.model.errors import IndexChangedError, IndexNotFoundError, InvalidTypeError, InvalidValueError
 from tagmatch.model.input.subscriptions import columns_of, rows_to_store
 from tagmatch.model.layouts import empty_segment
@@ -38,7 +39,7 @@ from tagmatch.model.tables import Snapshot
 from tagmatch.model.where.declared import Declared, declared_of
 from tagmatch.partitioner.consolidation import StagedChanges, consolidated
 from tagmatch.partitioner.local import Changes
-from tagmatch.partitioner.spark.batches import are_strings, chunks_of
+from tagmatch.partitioner.spark.batches import chunks_of
 from tagmatch.partitioner.spark.shards import Stored
 from tagmatch.spark.answers import KEY_TYPES, signed
 from tagmatch.spark.columns import arrow_schema

@@ -27,9 +27,9 @@ from pyspark.sql import types as t
 from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowConversion
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 
+from tagmatch.model.where.constraints import in_backquotes
 from tagmatch.partitioner.spark import batches as serialized
 from tagmatch.spark import join, ship, shuffle
-from tagmatch.spark.columns import quoted
 from tagmatch.spark.source import TagMatchSource
 
 _SIMPLE: dict[str, t.DataType] = {
@@ -266,7 +266,7 @@ class Frame(DataFrame):
         if isinstance(name, Column):
             return [name]
         if name == "*":
-            return [col(quoted(own)) for own in self.columns]
+            return [col(in_backquotes(own)) for own in self.columns]
         if not name.endswith(".*"):
             return [col(name)]
         struct = col(name[:-2])
