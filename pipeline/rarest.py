@@ -427,8 +427,8 @@ def _find_directly(queries, known, limits, stamps, ends, out):
         for i in range(used, noted):
             found = turned_away(asked, heads, _U(out[i]), (out, *found))
         for i in range(large):
-            for row in range(_U(first_rows[own[i]]), _U(first_rows[own[i] + np.uint32(1)])):
-                found = turned_away(asked, heads, row, (out, *found))
+            for candidate in range(_U(first_rows[own[i]]), _U(first_rows[own[i] + np.uint32(1)])):
+                found = turned_away(asked, heads, candidate, (out, *found))
         used, read = verify_longer(asked, clusters, out, (waiting, found[1]), found[0]), found[2]
         ends[query + _U(1)] = used
     stamps[behind + _U(1)] = number
