@@ -56,6 +56,7 @@ _FIRST_DAY, _LAST_DAY = (day.toordinal() - EPOCH.toordinal() for day in (date.mi
 _HEX = 16
 # More digits than any double has, and than each of its exponents
 _MOST_DIGITS, _SHIFT = 1100, 5000
+_COMPLEMENTS = str.maketrans("0123456789", "9876543210")
 _LEAST_INTEGER, _GREATEST_INTEGER = -(2**63), 2**63 - 1
 
 
@@ -330,7 +331,8 @@ def decimal_of(text: str) -> Decimal:
 
 def below(number: Decimal) -> int | float:
     """The greatest integer of 64 bits or double that is at most as great as a finite decimal; InvalidValueError."""
-    if number and (len(number.as_tuple().digits) > _MOST_DIGITS or abs(number.adjusted()) > _MOST_DIGITS):
+    is_long = len(str(number)) > _MOST_DIGITS and len(number.as_tuple().digits) > _MOST_DIGITS
+    if number and (is_long or abs(number.adjusted()) > _MOST_DIGITS):
         raise InvalidValueError(f"a decimal must have at most {_MOST_DIGITS} digits, before or after the point")
     nearest = float(number)
     if Decimal(nearest) > number:
@@ -343,12 +345,10 @@ def below(number: Decimal) -> int | float:
 
 def tail_of(number: Decimal) -> str:
     """What distinguishes a decimal from others with the same number below."""
-    digits, exponent = "".join(map(str, number.as_tuple().digits)), number.adjusted()
-    digits = digits.lstrip("0").rstrip("0")
+    digits, exponent = str(number).upper().partition("E")[0].replace(".", "").strip("-0"), number.adjusted()
     if number > 0:
         return f"{exponent + _SHIFT:04}{digits}"
-    complement = "".join(chr(ord("9") + ord("0") - ord(each)) for each in digits)
-    return f"{_SHIFT - 1 - exponent:04}{complement}~"
+    return f"{_SHIFT - 1 - exponent:04}{digits.translate(_COMPLEMENTS)}~"
 
 
 def decimal_in(tail: str) -> Decimal:
@@ -358,7 +358,7 @@ def decimal_in(tail: str) -> Decimal:
     if not (len(exponent) == 4 and exponent.isdecimal() and digits.isdecimal() and tail.isascii()):
         raise InvalidValueError(f"no decimal has the tail {tail!r}")
     if is_negative:
-        digits = "".join(chr(ord("9") + ord("0") - ord(each)) for each in digits)
+        digits = digits.translate(_COMPLEMENTS)
     adjusted = _SHIFT - 1 - int(exponent) if is_negative else int(exponent) - _SHIFT
     found = Decimal((int(is_negative), tuple(map(int, digits)), adjusted - len(digits) + 1))
     if tail_of(found) != tail:
