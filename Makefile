@@ -58,10 +58,10 @@ nightly: nightly-tests mutants
 
 nightly-tests: $(VENV)/.installed
 	@$(BIN)/tagmatch warmup
-	$(PYTEST) -m 'nightly and not gpu' $(TESTS)
+	RECORD_RUN=$(if $(TESTS),,nightly) $(PYTEST) -m 'nightly and not gpu' $(TESTS)
 
 torture: $(VENV)/.installed
-	cd tests && ../$(BIN)/python -m faults
+	cd tests && ../$(BIN)/python -m faults --record
 	seed=$$(date +%s); echo "seed $$seed"; STEPS=3000 $(BIN)/python -m pytest tests/interface/test_state_machine.py --hypothesis-seed $$seed --timeout 1800
 
 mutants: $(VENV)/.installed

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import settings
 from support.agreement import assert_agree, loaded
+from support.runs import record
 from support.segments import segments_stay
 
 from tagmatch.engine import LocalEngine
@@ -193,6 +194,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in _too_long():
         terminalreporter.write_line(line, red=True)
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
+    if run := os.environ.get("RECORD_RUN"):
+        passed, failed, errors = (len(terminalreporter.stats.get(each, ())) for each in ("passed", "failed", "error"))
+        record(run, tried=passed + failed + errors, skipped=len(skipped), failed=failed + errors)
     if lacking := sum("needs " in reason and "apt-get install" in reason for reason in skipped):
         terminalreporter.write_line(
             f"{lacking} tests or files were skipped, as programs that they need are not installed"

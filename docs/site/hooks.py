@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     markdown = OUTSIDE.sub(r"](\1\2)", markdown)
     for name in COUNTED:
         markdown = markdown.replace(f"<!-- count {name} -->", f"{count(name):,}")
+    markdown = markdown.replace("<!-- runs -->", runs())
     markdown = results_below(markdown.replace("<!-- operators -->", operators()))
     return PICTURE.sub(lambda found: (folder / found[2]).read_text().strip(), markdown)
 
@@ -70,6 +72,19 @@ def count(name: str) -> int:
     files, line = COUNTED[name]
     texts = (path.read_text() for path in (ROOT / "tests").rglob(files))
     return sum(len(re.findall(line, text, re.MULTILINE)) for text in texts)
+
+
+def runs() -> str:
+    """The counts of the last long runs."""
+    found = json.loads(Path(__file__).with_name("runs.json").read_text())
+    rows = ["| last run of | when, commit | tried | skipped | failed |", "|---|---|--:|--:|--:|"]
+    for name in ("nightly", "torture"):
+        if own := found.get(name):
+            counts = " | ".join(f"{own[each]:,}" for each in ("tried", "skipped", "failed"))
+            rows.append(f"| `make {name}` | {own['date']}, {own['commit']} | {counts} |")
+        else:
+            rows.append(f"| `make {name}` | not recorded yet | | | |")
+    return "\n".join(rows)
 
 
 def results_below(markdown: str) -> str:

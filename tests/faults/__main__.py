@@ -10,6 +10,7 @@ import signal
 import sys
 
 from faults.driver import Length, figures_of, program_of
+from support.runs import record
 
 PROGRAMS = (
     "machine", "sweep", "kills", "at_once", "power_loss", "damage", "crafted", "commands",
@@ -24,17 +25,20 @@ def main() -> None:
     parser.add_argument("--length", choices=Length._fields, default="torture")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     parser.add_argument("--only", default="", help="cases whose kind and name begin so")
+    parser.add_argument("--record", action="store_true", help="write counts of cases for the page How we test")
     arguments = parser.parse_args()
     # Where this runs in the background, Ctrl-C is ignored, and would be by the commands
     signal.signal(signal.SIGINT, signal.default_int_handler)
     print(f"seed {arguments.seed}", file=sys.stderr, flush=True)
-    problems = False
+    cases = problems = 0
     for name in arguments.programs or PROGRAMS:
         rounds = arguments.rounds or getattr(program_of(name).rounds, arguments.length)
         figures = figures_of(name, rounds, arguments.seed, arguments.only)
         print(json.dumps(figures), flush=True)
-        problems |= bool(figures["problems"])
-    sys.exit(problems)
+        cases, problems = cases + figures["cases"], problems + len(figures["problems"])
+    if arguments.record:
+        record("torture", tried=cases, skipped=0, failed=problems)
+    sys.exit(problems > 0)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -124,11 +127,27 @@ def test_pages_name_their_version(site: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_pages_lead_to_other_versions(browser: Any, site: Path, tmp_path: Path) -> None:
+    """On a server, if their folder is next to others, as `mike deploy` puts it there."""
+    (tmp_path / "versions.json").write_text('[{"version": "9.0", "title": "9.0", "aliases": []}]')
+    (tmp_path / VERSION).symlink_to(site)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        shown = browser.new_page()
+        shown.goto(f"http://127.0.0.1:{server.server_port}/{VERSION}/glossary.html")
+        shown.locator(".md-version__link[href$='/9.0/']").wait_for(state="attached", timeout=10_000)
+        shown.close()
+        server.shutdown()
+
+
+@pytest.mark.nightly
 def test_counts_are_made(site: Path) -> None:
     """The page of tests counts as the programs themselves do."""
     text = (site / "testing.html").read_text()
     numbers = [int(each.replace(",", "")) for each in re.findall(r"<td[^>]*>([\d,]+)</td>", text)]
-    assert numbers[2:] == [len(MUTANTS), len(PROGRAMS)]
+    assert numbers[2:4] == [len(MUTANTS), len(PROGRAMS)]
+    assert len(re.findall(r"<code>make (?:nightly|torture)</code></td>", text)) == 2
     assert numbers[0] > numbers[1] > 100
 
 
