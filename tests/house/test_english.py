@@ -60,7 +60,7 @@ READ = sorted(
         ),
         *(
             ROOT / "docs" / name
-            for name in ("index.md", "glossary.md", "testing.md", "security.md", "reference/limits.md")
+            for name in ("index.md", "glossary.md", "testing.md", "security.md", "spark.md", "reference/limits.md")
         ),
         ROOT / "README.md",
     ]
@@ -82,6 +82,7 @@ OLD_WORDS_LEFT = {
     "docs/index.md": (5, "names of uses, of other systems and of tutorials"),
     "docs/reference/limits.md": (2, "what other systems do"),
     "docs/security.md": (1, "the option `filter` of a user"),
+    "docs/spark.md": (5, "pushed and Bloom filters, Spark's event log"),
     "docs/testing.md": (1, "the search of the site"),
     "docs/tutorials/alerts.md": (11, "saved searches, which it says are subscriptions"),
     "docs/tutorials/entitlements.md": (9, "rules of access, which it says are subscriptions"),
