@@ -31,14 +31,15 @@ class _Behind(event.Listener):
     """The kernels that are due, and the thread that compiles them: it ends when there are none."""
 
     def __init__(self) -> None:
-        self._begin()
+        self.begin_anew()
 
-    def _begin(self) -> None:
+    def begin_anew(self) -> None:
+        """Be as at first."""
         self._due: dict[Any, Callable[[], object]] = {}
         self._failed: set[Any] = set()
         self._changing = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._asked_at, self._holder = 0.0, 0
+        self._asked_at = 0.0
         self._is_over = self._is_wanted = False
         self.is_busy = False  # whether it has the compiler
 
@@ -106,34 +107,17 @@ class _Behind(event.Listener):
             self._due.pop(key, None)
             self._due.update(later)
 
-    def make_way(self) -> None:
-        """Stop, with nothing half done, until `go_on`."""
-        if self._thread is not None:
-            self._is_wanted = True
-            global_compiler_lock.acquire()
-            self._holder = threading.get_ident()
-
-    def go_on(self) -> None:
-        """Compile again."""
-        if self._holder == threading.get_ident():
-            self._holder = 0
-            global_compiler_lock.release()
-
     def end(self) -> None:
         """Give up for good, as the process ends: LLVM may not be at work then."""
         self._is_over = True
-        self.make_way()
-        self.go_on()
-
-    def begin_anew(self) -> None:
-        """Be as at first: a forked child has none of its parent's threads."""
-        self.go_on()
-        self._begin()
+        if self._thread is not None:
+            with global_compiler_lock:
+                pass
 
 
 behind = _Behind()
 for _kind in (_ASKED, _PASS):
     event.register(_kind, behind)
 atexit.register(behind.end)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=behind.make_way, after_in_parent=behind.go_on, after_in_child=behind.begin_anew)
+if hasattr(os, "register_at_fork"):  # a fork asks for the compiler first; the child has no thread here
+    os.register_at_fork(after_in_child=behind.begin_anew)
