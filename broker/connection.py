@@ -113,12 +113,12 @@ class Connection:
     def act(self, name: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask for an action; what it answers."""
         with _told(self.url):
-            (result,) = self._client.do_action((name, write_json(body or {})), self._calling)
+            (result,) = self._client.do_action((name, write_json(body or {}, exact=True)), self._calling)
             return read_json(result.body.to_pybytes(), "the answer")
 
     def put(self, command: Mapping[str, Any], table: pa.Table, most_rows: int) -> dict[str, Any]:
         """Make changes; what the service counts."""
-        descriptor = flight.FlightDescriptor.for_command(write_json(command))
+        descriptor = flight.FlightDescriptor.for_command(write_json(command, exact=True))
         with _told(self.url):
             writer, answers = self._client.do_put(descriptor, table.schema, self._calling)
             with writer:
@@ -140,7 +140,7 @@ class Connection:
 
     def open_stream(self, schema: pa.Schema, command: Mapping[str, Any]) -> MessageStream:
         """Begin a stream of messages."""
-        descriptor = flight.FlightDescriptor.for_command(write_json(command))
+        descriptor = flight.FlightDescriptor.for_command(write_json(command, exact=True))
         with _told(self.url):
             writer, reader = self._client.do_exchange(descriptor, self._streaming)
             writer.begin(schema)

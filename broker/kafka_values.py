@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, overload
@@ -30,6 +29,7 @@ from tagmatch.broker.incoming import (
     row_of,
 )
 from tagmatch.broker.schemas import RegistryAway, Schemas
+from tagmatch.broker.wire import write_json
 from tagmatch.files.csv import value_in
 from tagmatch.files.ipc import IpcReader
 from tagmatch.files.json import read_json, tag_lines
@@ -276,7 +276,7 @@ class Values:
         said = table.drop_columns(OWN)
         if None in payloads:
             rows = said.to_pylist(maps_as_pydicts="strict")
-            payloads = [_as_json(row) if each is None else each for row, each in zip(rows, payloads, strict=True)]
+            payloads = [_written(row) if each is None else each for row, each in zip(rows, payloads, strict=True)]
         return Rows(Records([record], steady), said, payloads, ids, until)
 
 
@@ -360,7 +360,6 @@ def _arrow_table(value: bytes, most_bytes: int, most_rows: int) -> pa.Table:
     return pa.Table.from_batches(batches, reader.schema)
 
 
-def _as_json(row: dict[str, Any]) -> bytes:
+def _written(row: dict[str, Any]) -> bytes:
     """A row as a JSON object, without nulls."""
-    said = {name: value for name, value in row.items() if value is not None}
-    return json.dumps(said, ensure_ascii=False, separators=(",", ":"), default=str).encode(errors="replace")
+    return write_json({name: value for name, value in row.items() if value is not None})

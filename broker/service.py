@@ -300,7 +300,7 @@ def _content_in(request: bytes, what: str) -> str:
 # -- how it begins and ends -------------------------------------------------------------------------------------------
 
 # A thread that waits for the interpreter lock asks for it so soon: answers need not wait for other work
-_SWITCH_S = 0.0005
+_SWITCH_S = 0.0002
 # For work under way in libraries, after the time to drain
 _LAST_S = 2.0
 
@@ -394,10 +394,15 @@ def notes_on(config: Config) -> list[str]:
 def make_ready(index: TagMatch[Any]) -> None:
     """Compile the kernels that match messages of tags, or load them, before a message comes: match two.
 
-    They are in no channel: there, what takes so long once would be taken for what every message takes.
+    They are in no channel: there, what takes so long once would be taken for what every message takes. Those of changes
+    are loaded, too, as messages that come during the first change wait for that: a small index is made and changed.
     """
     tags, _ = wire.apart(next(iter(index), (frozenset(), ()))[0])
     index.match_many(pa.table({"tags": pa.array([tags, tags], pa.list_(pa.string()))}))
+    with TagMatch(layout=index.snapshot.segments[0].options.layout, device="cpu") as small:
+        for change in (small.add_sets, small.remove_sets):
+            change([["a", "b"], ["b"]], [1, 2])
+            small.consolidate()
 
 
 def opened(config: Config) -> TagMatch[Any]:

@@ -10,7 +10,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain
 from typing import Any, NamedTuple
@@ -70,12 +70,18 @@ def read_json(data: bytes, what: str) -> dict[str, Any]:
     return found
 
 
-def write_json(value: Mapping[str, Any]) -> bytes:
-    """The bytes of an object, also of one with numbers of NumPy, sets, times and decimals, which are texts."""
+def write_json(value: Mapping[str, Any], *, exact: bool = False) -> bytes:
+    """The bytes of an object, also of one with numbers of NumPy, sets, times, bytes and decimals, which are texts.
+
+    NaN and infinities have no form in JSON: they become null, or if `exact`, an error.
+    """
     try:
         return _write(value).encode()
     except ValueError:
-        raise InvalidValueError("NaN and infinities have no form in JSON; over a connection match takes them") from None
+        if exact:
+            why = "NaN and infinities have no form in JSON; over a connection match takes them"
+            raise InvalidValueError(why) from None
+    return _write(json.loads(json.dumps(value, default=_plain), parse_constant=lambda _: None)).encode()
 
 
 def _plain(value: object) -> object:
@@ -83,9 +89,11 @@ def _plain(value: object) -> object:
         return value.item()
     if isinstance(value, set | frozenset | tuple | np.ndarray):
         return list(value)
-    if isinstance(value, date):
+    if isinstance(value, date | time):
         return value.isoformat()
-    if isinstance(value, Decimal):
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, Decimal | timedelta):
         return str(value)
     raise InvalidTypeError(f"a value must be a bool, a number or a string, not {type(value).__name__}")
 

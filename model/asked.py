@@ -140,4 +140,6 @@ def column_of(values: list[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(values, kind.value_type).cast(kind)
     if pa.types.is_decimal(kind):
         values = [None if value is None else Decimal(value) for value in values]
+    if pa.types.is_floating(kind):  # NaN and infinities are texts
+        values = [float(value) if isinstance(value, str) else value for value in values]
     return pa.array(values, kind)

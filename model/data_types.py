@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
+from math import isfinite
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -159,7 +160,8 @@ def as_json(name: str, value: object, schema: Schema) -> tuple[str, Any]:
         return text, scalar.value
     if pa.types.is_decimal(plain):
         return text, str(scalar.as_py())
-    return text, scalar.as_py()
+    found = scalar.as_py()
+    return text, str(found) if isinstance(found, float) and not isfinite(found) else found
 
 
 #: As many texts of a dictionary are kept as Python has them

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -442,20 +442,14 @@ def delete(index: cli.IndexToChange, keys: _Keys, *, missing: cli.MissingName = 
 
 def get(index: cli.Index, keys: _Keys, snapshot: cli.SnapshotNumber = None) -> None:
     """Write the record of each key as a line of JSON: its alternatives and its data; a key without sets is an error."""
-    from tagmatch.broker.wire import record_shown
+    from tagmatch.broker.wire import record_shown, write_json
 
     with TagMatch.open(index, snapshot=snapshot, device="cpu") as tm:
         for key in _keys_of(tm, keys):
             record = tm.get(key)
             if record is None:
                 raise NotStoredError(f"{index}: key {key!r} has no sets")
-            text = json.dumps(record_shown(record), ensure_ascii=False, separators=(",", ":"), default=_text_of_value)
-            typer.echo(text)
-
-
-def _text_of_value(value: Any) -> str:
-    """A value of data that JSON does not have: a date, a time, a decimal."""
-    return value.isoformat() if isinstance(value, date) else str(value)
+            typer.echo(write_json(record_shown(record)))
 
 
 @contextlib.contextmanager

@@ -364,10 +364,14 @@ def tag_lines(texts: Sequence[bytes], kind: pa.ListType) -> pa.Array | None:
 
 
 def json_values(values: pa.Array) -> pa.Array:
-    """JSON text, on one line, of numbers, times, strings, and lists and structs of these; nulls stay null."""
+    """JSON text, on one line, of numbers, times, strings, and lists and structs of these.
+
+    Nulls stay null, and so do NaN and infinities, which have no form in JSON.
+    """
     kind = values.type
-    if pa.types.is_list(kind):  # without nulls
-        lists = pa.ListArray.from_arrays(pc.subtract(values.offsets, values.offsets[0]), json_values(values.flatten()))
+    if pa.types.is_list(kind):  # itself without nulls
+        within = json_values(values.flatten()).fill_null("null")
+        lists = pa.ListArray.from_arrays(pc.subtract(values.offsets, values.offsets[0]), within)
         return concatenated("[", pc.binary_join(lists, pa.scalar(",", _TEXT)), "]")
     if pa.types.is_struct(kind):
         fields = pa.RecordBatch.from_arrays(values.flatten(), schema=pa.schema(list(kind)))
@@ -376,6 +380,8 @@ def json_values(values: pa.Array) -> pa.Array:
         return json_values(values.cast(kind.value_type))
     if kind == TIME:
         return concatenated('"', time_texts(values), '"')
+    if pa.types.is_floating(kind):
+        values = pc.replace_with_mask(values, pc.invert(pc.is_finite(values)).fill_null(False), pa.scalar(None, kind))
     texts = values.cast(_TEXT)
     if pa.types.is_temporal(kind):
         return concatenated('"', texts, '"')

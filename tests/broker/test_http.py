@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import http.client
 import json
+import math
 import random
 import socket
 import threading
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pytest
 from support.service import USERS, config, value
 
-from tagmatch import Circle, TagMatch, connect
+from tagmatch import Circle, InvalidValueError, TagMatch, connect
 from tagmatch.broker.http.bodies import Answer
 from tagmatch.broker.http.preconditions import Repeats
 from tagmatch.broker.service import Service, serving
@@ -116,6 +117,25 @@ def test_data_is_plain_and_of_known_columns():
         wrong = client.ask("PUT", "/subscriptions/7", {"tags": ["cat"], "data": {"nam": "b"}})
         assert (wrong[0], "is 'name' meant?" in wrong[2]["detail"]) == (400, True)
         assert service.index.get(7) == before
+
+
+def test_nan_and_infinities_are_null_in_json_and_themselves_over_flight():
+    numbers = [1.5, math.nan, math.inf, None]
+    with served(index={"data": {"size": "float64"}}) as (service, client):
+        service.index.put_many(pa.table({"key": range(4), "tags": [["a"]] * 4, "size": numbers}))
+        service.index.consolidate()
+        said = [{"key": key, "size": size} for key, size in enumerate([1.5, None, None, None])]
+        assert client.ask("POST", "/match", {"tags": ["a"], "columns": ["size"]})[2] == {"keys": said}
+        many = client.ask("POST", "/match_many?columns=size", [{"tags": ["a"]}])[2]
+        assert many == [{"keys": [{"key": 0, "size": 1.5}, {"key": 1}, {"key": 2}, {"key": 3}]}]
+        assert client.ask("GET", "/subscriptions/1")[2]["data"] == {"size": None}
+        assert len(client.ask("GET", "/subscriptions")[2]["subscriptions"]) == 4
+        with connect(service.url) as remote:
+            assert repr(remote.get(1)) == repr(service.index.get(1))
+            assert repr(remote.get(2).data) == "{'size': inf}"
+            assert list(map(repr, remote.records.values())) == list(map(repr, service.index.records.values()))
+            with pytest.raises(InvalidValueError, match="no form in JSON"):
+                remote.explain(["a"], {"size": math.nan})
 
 
 def test_changes_of_another_program_come_first(tmp_path):

@@ -31,7 +31,7 @@ SINGLES = 100_000
 #: Clients; each sends as much as the service can answer
 OVERLOAD = 10
 
-_SWITCH_S = 0.0005
+_SWITCH_S = 0.0002
 _CHANGES = 100
 _MEMORY = 512
 _ALL = Target(0, at_most=True, required=True)
