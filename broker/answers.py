@@ -54,7 +54,7 @@ from tagmatch.model.errors import (
     SessionError,
     UnavailableError,
 )
-from tagmatch.model.input.messages import ID, Queries, joined
+from tagmatch.model.input.messages import ID, TAGS, Queries, joined
 from tagmatch.model.names import near_match
 from tagmatch.model.options import Missing, Wanted
 from tagmatch.model.where.constraints import Where
@@ -180,8 +180,8 @@ def _explain(
     *,
     tags: list[Any] | None = None,
     attributes: dict[str, Any] | None = None,
-    location: list[Any] | None = None,
-    within: dict[str, Any] | None = None,
+    location: list[Any] | dict[str, Any] | None = None,
+    within: dict[str, Any] | str | None = None,
     key: int | str | None = None,
     only: str | None = None,
 ) -> Body:
@@ -501,11 +501,12 @@ class Matching(Exchange):
         self._method, self._given = method, {**given, **({} if only is None else {"only": only})}
         self._came: SimpleQueue[Batch | None] = SimpleQueue()  # `None`: nothing more comes
         self._next: Batch | None = None  # it has come, and is not among those that were taken last
-        self._row = 0
+        self._row, self._may_note = 0, False
 
     def __iter__(self) -> Iterator[bytes]:
         given = self._incoming.schema
         check_schema(given)
+        self._may_note = TAGS not in given.names
         place = -1 if self._plain else given.get_field_index(ID)
         ids = [(ID, given.types[place])] if place >= 0 else []
         self._answers = self._field()
@@ -553,9 +554,13 @@ class Matching(Exchange):
         memory.give_back(queued=rows)
         if rows < _FEW_ROWS * len(chunks):
             chunks = [joined(chunks)]
-        waited = 0.0 if self._channel is None else time.perf_counter() - some[0].arrived
+        waited, queries = 0.0 if self._channel is None else time.perf_counter() - some[0].arrived, Queries(chunks)
+        note = b""
+        if self._may_note and (text := self._call.index._engine.note_on(queries)):
+            note = write_json({"note": text})
+        self._may_note = False
         try:
-            answers = self._ask(Queries(chunks), waited)
+            answers = self._ask(queries, waited)
         except (DeadlineMissed, Overloaded) as error:
             if self._channel is None:
                 raise
@@ -568,11 +573,11 @@ class Matching(Exchange):
         memory.give_back(nbytes)
         if self._coalesce and len(some) > 1:
             ids = None if some[0].ids is None else pa.concat_arrays([each.ids for each in some])
-            yield from self._batch(ids, answers)
+            yield from self._batch(ids, answers, note)
         else:
             first = 0
             for each in some:
-                yield from self._batch(each.ids, answers.slice(first, len(each.rows)))
+                yield from self._batch(each.ids, answers.slice(first, len(each.rows)), note)
                 first += len(each.rows)
         memory.give_back(in_flight=rows)
         metrics.answered(rows, 0 if pa.types.is_primitive(answers.type) else len(answers.values))
@@ -626,7 +631,7 @@ class MatchingBest(Matching):
         call: Call,
         incoming: Incoming,
         *,
-        limit: int = 0,
+        limit: int | None = None,
         order_by: str | None = None,
         score: str | None = None,
         plain: bool = False,

@@ -487,9 +487,13 @@ class RemoteEngine:
     def match_data(
         self, tags: Iterable[str], attributes: object, place: Place, columns: Sequence[str]
     ) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.match_many(self._batch_of(tags, attributes, place), columns=columns)[
-            0
-        ].as_py()
+        return self._match_data(tags, attributes, place, columns, None)
+
+    def _match_data(
+        self, tags: Iterable[str], attributes: object, place: Place, columns: Sequence[str], channel: str | None
+    ) -> list[dict[str, Any]]:
+        asked = self.one_query(tags, attributes, place)
+        found: list[dict[str, Any]] = self.match_many(asked, channel=channel, columns=columns)[0].as_py()
         return found
 
     def match_many(
@@ -547,9 +551,9 @@ class RemoteEngine:
         return self.connection.asked(lambda: match_stream(open_stream, rows, kind))
 
     def number(self, tags: Iterable[str], attributes: object, place: Place, *, wanted: Wanted) -> int:
-        return int(self.match_many(self._batch_of(tags, attributes, place), wanted=wanted)[0].as_py())
+        return int(self.match_many(self.one_query(tags, attributes, place), wanted=wanted)[0].as_py())
 
-    def _batch_of(self, tags: Iterable[str], attributes: object, place: Place) -> pa.RecordBatch:
+    def one_query(self, tags: Iterable[str], attributes: object, place: Place) -> pa.RecordBatch:
         """One message as a batch."""
         row, others = tag_list(tags), self._others(attributes, place)
         schema = _columns_for(others)
@@ -606,8 +610,17 @@ class RemoteEngine:
         return others
 
     def awaited(
-        self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None = None
+        self,
+        tags: Iterable[str],
+        attributes: object,
+        place: Place,
+        *,
+        unique: bool,
+        channel: str | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Awaitable[Any]:
+        if columns is not None:
+            return asyncio.to_thread(self._match_data, tags, attributes, place, columns, channel)
         future = self.submit(tags, attributes, place, unique=unique, timeout=0.0, channel=channel)
         return asyncio.wrap_future(future)
 

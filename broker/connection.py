@@ -10,6 +10,7 @@ import contextlib
 import re
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -227,6 +228,8 @@ class MessageStream:
         text = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
         self.refused = error_of_text(text)
         if chunk.data is not None:
+            if text and self.refused is None and (note := read_json(text, "a note").get("note")):
+                warnings.warn(str(note), stacklevel=7)
             return chunk.data
         if self.refused is not None:
             raise self.refused

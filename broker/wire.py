@@ -50,7 +50,7 @@ from tagmatch.model.input.places import KIND, TEXT, area_from
 from tagmatch.model.input.values import packed
 from tagmatch.model.options import KeyType, Wanted
 from tagmatch.model.records import Alternative, Record
-from tagmatch.model.where.areas import FIELDS, KINDS, Area
+from tagmatch.model.where.areas import KINDS, Area
 from tagmatch.model.where.constraints import Where
 from tagmatch.model.where.outlines import Corridor, Polygon
 
@@ -136,18 +136,8 @@ def area_row(area: Area | None) -> dict[str, Any] | None:
 
 
 def area_of(row: object, what: str) -> Area | None:
-    """The area that `area_row` has written."""
-    if row is None:
-        return None
-    if isinstance(row, dict) and isinstance(row.get(TEXT), str):
-        return area_from(row[TEXT], what)
-    if not isinstance(row, dict) or row.get(KIND) not in [*KINDS]:
-        raise InvalidValueError(f"{what} must be an object whose kind is {', '.join(KINDS)}")
-    kind = row[KIND]
-    numbers = {name: value for name, value in row.items() if name != KIND}
-    if numbers.keys() != {*FIELDS[kind]}:
-        raise InvalidValueError(f"{what} must have the numbers {', '.join(FIELDS[kind])}")
-    return KINDS[kind](**numbers)
+    """The area that a field of JSON says, such as `area_row` writes; InvalidTypeError, InvalidValueError."""
+    return None if row is None else area_from(row, what)
 
 
 def record_to_json(record: Record[Any]) -> dict[str, Any]:

@@ -207,6 +207,8 @@ def check_best(schema: Schema, order_by: object, score: object) -> None:
 
 def limit_of(limit: object) -> int:
     """How many keys are wanted at most; errors."""
+    if limit is None:
+        raise InvalidValueError(f"order_by and score need limit: how many keys are wanted, from 1 to {MAX_LIMIT:,}")
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise InvalidTypeError(f"limit must be an int, not {type(limit).__name__}")
     if not 1 <= limit <= MAX_LIMIT:

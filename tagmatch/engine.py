@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, Self, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tagmatch.background import renew_in_forks
 from tagmatch.best import Answers, Maker, Rankings, as_counts, best_of, check_attributes, counts_of, limit_of
@@ -24,11 +25,12 @@ from tagmatch.contents import absent_text, every_set, explained, missing_text, p
 from tagmatch.highlights import KeyPlaces, lists_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U8Array, U64Array, give_back
+from tagmatch.model.arrow import from_strings
 from tagmatch.model.asked import AskedRows
 from tagmatch.model.change_counts import DELETE, PUT, ChangeCounts
 from tagmatch.model.clock import expiry_time
 from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_list
-from tagmatch.model.data_types import data_schema
+from tagmatch.model.data_types import data_schema, some_columns
 from tagmatch.model.directory import listed
 from tagmatch.model.errors import (
     ClosedError,
@@ -39,11 +41,12 @@ from tagmatch.model.errors import (
     StagedChangesWarning,
 )
 from tagmatch.model.input.declared_columns import as_declared, attributes_of
-from tagmatch.model.input.messages import Message, Queries, queries_of, rows_of_messages
+from tagmatch.model.input.messages import Message, Queries, attributes_alone, queries_of, rows_of_messages
 from tagmatch.model.input.places import NO_PLACE, area_has, checked_locations, coordinates, packed_place
 from tagmatch.model.input.putting import kinds_of_put, rows_to_put, to_put
 from tagmatch.model.input.subscriptions import COLUMNS, alternatives, columns_of, nears_of, rows_to_store
 from tagmatch.model.input.values import NO_ATTRIBUTES, packed
+from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.layouts import check_segment, empty_segment, rules_of
 from tagmatch.model.names import counted
 from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions, Wanted
@@ -56,7 +59,7 @@ from tagmatch.model.tables import NEVER, Snapshot
 from tagmatch.model.where.areas import NOWHERE, Circle, Place
 from tagmatch.model.where.constraints import Where
 from tagmatch.model.where.declared import Declared, declared_of
-from tagmatch.model.where.values import is_reserved
+from tagmatch.model.where.values import RESERVED, is_reserved
 from tagmatch.only import DataTest, Restricted, Rights
 from tagmatch.partitioner.consolidation import (
     StagedChanges,
@@ -470,10 +473,18 @@ class LocalEngine:
         self, tags: Iterable[str], attributes: object, place: Place, columns: Sequence[str]
     ) -> list[dict[str, Any]]:
         snapshot, _, matcher = self._reading.answering
-        keys = self._matched(self._asking(tags, attributes, place, matcher), unique=False)
+        return self._with_data(
+            snapshot, self._matched(self._asking(tags, attributes, place, matcher), unique=False), columns
+        )
+
+    def _with_data(self, snapshot: Snapshot, keys: list[Any], columns: Sequence[str]) -> list[dict[str, Any]]:
         kind = pa.large_string() if self._key_type == "string" else pa.uint64()
         found: list[dict[str, Any]] = data_beside(snapshot, pa.array(keys, kind), columns, self.schema()).to_pylist()
         return found
+
+    def one_query(self, tags: Iterable[str], attributes: object, place: Place) -> Queries:
+        _, _, given = self._asking(tags, attributes, place)
+        return Queries([rows_of_messages([_message(*given)])])
 
     @_interrupted_plainly
     def match_many(
@@ -567,12 +578,31 @@ class LocalEngine:
 
     @_interrupted_plainly
     def awaited(
-        self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None = None
+        self,
+        tags: Iterable[str],
+        attributes: object,
+        place: Place,
+        *,
+        unique: bool,
+        channel: str | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Awaitable[Any]:
+        if columns is not None:
+            return self._awaited_data(tags, attributes, place, columns, channel)
         if place is NOWHERE and channel is None and (found := self._entered(tags, attributes, unique)) is not None:
             return Answered(found)
         matcher, asked, given = self._asking(tags, attributes, place)
         return self._pipeline.awaited(matcher, asked, partial(_message, *given), unique=unique, channel=channel)
+
+    async def _awaited_data(
+        self, tags: Iterable[str], attributes: object, place: Place, columns: Sequence[str], channel: str | None
+    ) -> list[dict[str, Any]]:
+        snapshot, _, matcher = self._reading.answering
+        some_columns(columns, self.schema())
+        matcher, asked, given = self._asking(tags, attributes, place, matcher)
+        row = partial(_message, *given)
+        keys = await self._pipeline.awaited(matcher, asked, row, unique=False, channel=channel)
+        return self._with_data(snapshot, keys, columns)
 
     def _entered(self, tags: Iterable[str], attributes: object, unique: bool) -> Any:
         """The keys of a message by the shortest way, as in `match`; `None` if it is too long for that."""
@@ -665,9 +695,30 @@ class LocalEngine:
         return packed(declared.message(attributes) if declared else attributes)
 
     def _queries(self, given: Any) -> Queries:
-        """Many messages, with attributes as they are declared."""
+        """Many messages, with attributes as they are declared; it warns if nothing asks for what they have."""
         asked, declared = queries_of(given, plane=self._options.plane), self.declared
+        if asked is not given and (note := self.note_on(asked)):
+            warnings.warn(note, stacklevel=5)
         return Queries(as_declared(asked.chunks, declared)) if declared else asked
+
+    def note_on(self, asked: Queries) -> str | None:
+        """What to say of messages without tags and places if no condition asks for an attribute of theirs."""
+        names = attributes_alone(asked.chunks)
+        if not names or any(map(self.declared.__getitem__, names)):
+            return None
+        snapshot, parts, _ = self._reading.answering
+        known = [part.filters.attributes.names.numbers_of(names) for part in parts if part.filters is not None]
+        if not len(snapshot) or any(number != UNKNOWN for numbers in known for number in numbers):
+            return None
+        for tags in (from_strings(part.segment.vocabulary.tags) for part in parts):
+            conditions = tags.filter(pc.starts_with(tags, RESERVED))
+            if any(pc.any(pc.match_substring(conditions, name)).as_py() for name in names):  # as in `a < b`
+                return None
+        shown = ", ".join(repr(name[:60]) for name in names[:10])
+        return (
+            f"these messages have no tags, and attributes that no condition of the index asks for ({shown}): "
+            "tags go into a column 'tags'"
+        )
 
     def _within(self, matcher: Matcher) -> Matcher:
         """What answers for clients within areas."""

@@ -5,7 +5,7 @@ Nothing here imports Arrow, NumPy or Numba, so that `import tagmatch` and the he
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence, ValuesView
+from collections.abc import Hashable, Iterable, Mapping, Sequence, ValuesView
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args, overload
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
@@ -15,7 +15,7 @@ from tagmatch.notebook import Explanation, Stats, overview
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Awaitable, Iterable, Iterator
+    from collections.abc import Awaitable, Iterator
     from concurrent.futures import Future
     from datetime import datetime, timedelta
     from types import TracebackType
@@ -27,23 +27,34 @@ if TYPE_CHECKING:
     from tagmatch.model.change_counts import ChangeCounts
     from tagmatch.model.records import Record
     from tagmatch.model.tables import Snapshot
-    from tagmatch.model.where.areas import Area, Location
+    from tagmatch.model.where.areas import AreaForm, Location
     from tagmatch.reasons import Reasons
 
     #: Type of keys
     K = TypeVarWithDefault("K", int, str, default=int)
 
-    class AwaitOptions(TypedDict, total=False):
-        """Keyword arguments of `Index.amatch`."""
+    class AskOptions(TypedDict, total=False):
+        """Keyword arguments of `Index.match`."""
 
         location: Location | None
-        within: Area | str | None
-        channel: str | None
+        within: AreaForm | None
         only: str | None
+        limit: int | None
+        order_by: str | None
+        score: str | None
 
-    class SubmitOptions(AwaitOptions, total=False):
+    class AwaitOptions(AskOptions, total=False):
+        """Keyword arguments of `Index.amatch`."""
+
+        channel: str | None
+
+    class SubmitOptions(TypedDict, total=False):
         """Keyword arguments of `Index.submit`."""
 
+        location: Location | None
+        within: AreaForm | None
+        channel: str | None
+        only: str | None
         block: bool
         timeout: float | None
 else:
@@ -85,6 +96,8 @@ class _Engine(Protocol):
     def match_data(
         self, tags: Iterable[str], attributes: object, place: Place, columns: Sequence[str]
     ) -> list[dict[str, Any]]: ...
+    # One message as `match_many` and `best` take many
+    def one_query(self, tags: Iterable[str], attributes: object, place: Place) -> Any: ...
     def submit(
         self,
         tags: Iterable[str],
@@ -96,7 +109,14 @@ class _Engine(Protocol):
         channel: str | None,
     ) -> Future[Any]: ...
     def awaited(
-        self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None
+        self,
+        tags: Iterable[str],
+        attributes: object,
+        place: Place,
+        *,
+        unique: bool,
+        channel: str | None,
+        columns: Sequence[str] | None = None,
     ) -> Awaitable[Any]: ...
     # What reads keys alone whose data satisfies an expression
     def only(self, expression: object) -> _Engine: ...
@@ -192,7 +212,7 @@ class Index(Generic[K]):
         key: K,
         *,
         where: str | None = None,
-        area: Area | str | None = None,
+        area: AreaForm | None = None,
         expires: datetime | timedelta | None = None,
     ) -> int:
         """Stage the addition of `key` to the set `tags`, with a condition if there is `where` or `area`.
@@ -207,9 +227,10 @@ class Index(Generic[K]):
             What the attributes of a query must be as well, such as `price < 10 and city in {"Rome", "Milan"}`. `in`
             asks for one of the values; `tags {"new", "sale"}`, as `tags` here, for all of these tags. An expression
             with `or` is stored as several sets, one for each alternative.
-        area : Circle, Box, Near, Polygon, Corridor or str, optional
+        area : Circle, Box, Near, Polygon, Corridor, dict or str, optional
             Where a query must be as well; `within circle(…)`, `within box(…)` and `within near(…)` of `where` say the
-            same. A text is what follows `within` there, or a polygon as GeoJSON; `Polygon` says what else may be one.
+            same. A text is what follows `within` there, or a polygon as GeoJSON; `Polygon` says what else may be one. A
+            dict has the fields of an area, such as `{"lon": 9.19, "lat": 45.46, "metres": 5000}`, or is GeoJSON.
         expires : datetime or timedelta, optional
             When the key stops being an answer of this set: a `datetime` with a time zone, or a `timedelta` from now. A
             time that is past has the addition remove the key. The time replaces one that the key had; without it, the
@@ -261,7 +282,7 @@ class Index(Generic[K]):
         key: K,
         *,
         where: str | None = None,
-        area: Area | str | None = None,
+        area: AreaForm | None = None,
         missing: Missing = "ignore",
     ) -> int:
         """Stage the removal of `key` from the set `tags`; a set without keys is no longer stored.
@@ -464,7 +485,7 @@ class Index(Generic[K]):
         tags: Iterable[str] | None = None,
         *,
         where: str | None = None,
-        area: Area | str | None = None,
+        area: AreaForm | None = None,
         expires: datetime | timedelta | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> int:
@@ -675,36 +696,35 @@ class Index(Generic[K]):
     @overload
     def match(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: Location | None = None,
-        within: Area | str | None = None,
         columns: None = None,
-        only: str | None = None,
+        **options: Unpack[AskOptions],
     ) -> list[K]: ...
 
     @overload
     def match(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: Location | None = None,
-        within: Area | str | None = None,
         columns: Sequence[str],
-        only: str | None = None,
+        **options: Unpack[AskOptions],
     ) -> list[dict[str, Any]]: ...
 
     def match(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Area | str | None = None,
+        within: AreaForm | None = None,
         columns: Sequence[str] | None = None,
         only: str | None = None,
+        limit: int | None = None,
+        order_by: str | None = None,
+        score: str | None = None,
     ) -> list[K] | list[dict[str, Any]]:
         """Keys of all stored sets contained in `tags`, in no particular order; a key once per set that carries it.
 
@@ -712,19 +732,21 @@ class Index(Generic[K]):
 
         Parameters
         ----------
-        tags : iterable of str
-            The tags of the message.
+        tags : iterable of str, optional
+            The tags of the message. Default: none.
         attributes : mapping, optional
             What the conditions of sets (`where`) are about, by name: a `bool`, `int`, `float` or `str`, also of NumPy,
             several of these in a list, tuple or set, or `None` for no value.
         location : tuple of two numbers, or list of such tuples, optional
-            Where the message is: longitude and latitude in degrees, or x and y on the plane; or several places. A set
+            Where the message is: longitude and latitude in degrees, or x and y on the plane; or several places. A place
+            may be a dict with `lon` and `lat` (`x` and `y`), too. A set
             with an area is satisfied if that has one of them; a `Near` if the client, whose key the set has, is near
             one. A negated area must have none of them. Without a location, as with an empty list, no area is
             satisfied, and every negated one is.
-        within : Circle, Box, Polygon, Corridor or str, optional
+        within : Circle, Box, Polygon, Corridor, dict or str, optional
             Where the clients must be that the message is for: only keys are given whose client is within this area
-            (`move` says where clients are). Where there is no `location`, a `Near` asks for no more.
+            (`move` says where clients are). It has the forms of `area` of `add_set`. Without a `location`, a `Near`
+            asks for no more.
         columns : sequence of str, optional
             Columns of data (`put`) that are wanted: each answer is then a dict of these and of `key`, with `None` where
             the key has no value.
@@ -733,6 +755,8 @@ class Index(Generic[K]):
             `tenant = "acme" and channel in {"mail"}`: only keys are given whose data satisfies it. The first call with
             an expression lays their sets out, if there are many others; later ones are as fast as an index that
             has only these keys. The 64 expressions that were asked for last are kept ready, and follow changes.
+        limit, order_by, score : optional
+            As for `match_best`: at most `limit` keys, each once, the best first by `order_by` or `score`.
 
         Raises
         ------
@@ -770,7 +794,11 @@ class Index(Generic[K]):
         [{'key': 7, 'email': 'ana@example.org'}]
         >>> tm.match(["flat", "new"], only='email suffix "@example.com"')
         []
+        >>> tm.match(["flat", "new"], limit=1, order_by="email desc")
+        [7]
         """
+        if not (limit is order_by is score is None):
+            return self._best_of_one(tags, attributes, _place(location, within), only, columns, limit, order_by, score)
         if columns is not None:
             return self._of(only).match_data(tags, attributes, _place(location, within), _names(columns))
         place = NOWHERE if location is None and within is None else _place(location, within)
@@ -786,11 +814,11 @@ class Index(Generic[K]):
 
     def match_unique(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Area | str | None = None,
+        within: AreaForm | None = None,
         only: str | None = None,
     ) -> set[K]:
         """Keys of all stored sets contained in `tags`; arguments and errors as `match`.
@@ -890,11 +918,11 @@ class Index(Generic[K]):
 
     def match_count(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Area | str | None = None,
+        within: AreaForm | None = None,
         unique: bool = False,
         only: str | None = None,
     ) -> int:
@@ -919,11 +947,11 @@ class Index(Generic[K]):
 
     def match_exists(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Area | str | None = None,
+        within: AreaForm | None = None,
         only: str | None = None,
     ) -> bool:
         """Whether `match` gives a key; arguments and errors are the same.
@@ -1120,7 +1148,7 @@ class Index(Generic[K]):
     @overload
     def submit(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         unique: Literal[False] = False,
@@ -1130,7 +1158,7 @@ class Index(Generic[K]):
     @overload
     def submit(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         unique: Literal[True],
@@ -1140,7 +1168,7 @@ class Index(Generic[K]):
     @overload
     def submit(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         unique: bool,
@@ -1149,11 +1177,11 @@ class Index(Generic[K]):
 
     def submit(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Area | str | None = None,
+        within: AreaForm | None = None,
         unique: bool = False,
         block: bool = True,
         timeout: float | None = None,
@@ -1214,75 +1242,130 @@ class Index(Generic[K]):
     @overload
     async def amatch(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         unique: Literal[False] = False,
+        columns: None = None,
         **options: Unpack[AwaitOptions],
     ) -> list[K]: ...
 
     @overload
     async def amatch(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         unique: Literal[True],
+        columns: None = None,
         **options: Unpack[AwaitOptions],
     ) -> set[K]: ...
 
     @overload
     async def amatch(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         unique: bool,
+        columns: None = None,
         **options: Unpack[AwaitOptions],
     ) -> list[K] | set[K]: ...
 
+    @overload
     async def amatch(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        unique: Literal[False] = False,
+        columns: Sequence[str],
+        **options: Unpack[AwaitOptions],
+    ) -> list[dict[str, Any]]: ...
+
+    async def amatch(
+        self,
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Area | str | None = None,
+        within: AreaForm | None = None,
         unique: bool = False,
         channel: str | None = None,
+        columns: Sequence[str] | None = None,
         only: str | None = None,
-    ) -> list[K] | set[K]:
+        limit: int | None = None,
+        order_by: str | None = None,
+        score: str | None = None,
+    ) -> list[K] | set[K] | list[dict[str, Any]]:
         """`match`, or `match_unique` when `unique`, for asyncio; raises `Overloaded` at once instead of waiting.
 
-        The loop's thread itself answers where `submit` would; then its other tasks go on before this one. `channel` is
-        the same as for `submit`, and so are its errors.
+        Of all methods, only this one is awaited; `await asyncio.to_thread(tm.match_count, …)` waits for any other. The
+        loop's thread itself answers where `submit` would; then its other tasks go on before this one. The best keys,
+        and over a connection columns, are found in another thread. `channel` is the same as for `submit`, other
+        arguments as for `match`, and so are errors. `columns`, `limit`, `order_by` and `score` go without `unique`.
 
         Examples
         --------
         >>> import asyncio
-        >>> tm = TagMatch()
+        >>> tm = TagMatch(data={"priority": "int64"})
         >>> tm.add_sets([["cat"], ["dog"]], [7, 8])
         2
+        >>> tm.put(9, ["cat"], data={"priority": 1})
+        1
         >>> tm.consolidate()
-        ChangeCounts(added=2, already_there=0, removed=0, missing=0)
-        >>> async def both():
-        ...     return await asyncio.gather(tm.amatch(["cat"]), tm.amatch(["dog"], unique=True))
-        >>> asyncio.run(both())
-        [[7], {8}]
+        ChangeCounts(added=3, already_there=0, removed=0, missing=0)
+        >>> async def several():
+        ...     return await asyncio.gather(
+        ...         tm.amatch(["cow"]),
+        ...         tm.amatch(["dog"], unique=True),
+        ...         tm.amatch(["cat"], columns=["priority"], limit=1, order_by="priority"),
+        ...     )
+        >>> asyncio.run(several())
+        [[], {8}, [{'key': 9, 'priority': 1}]]
         """
-        found: list[K] | set[K] = await self._of(only).awaited(
-            tags, attributes, _place(location, within), unique=bool(unique), channel=channel
+        is_best = not (limit is order_by is score is None)
+        if unique and (is_best or columns is not None):
+            raise InvalidValueError(f"{'limit, order_by and score go' if is_best else 'columns go'} without unique")
+        place = _place(location, within)
+        if is_best:
+            import asyncio
+
+            asked = only, columns, limit, order_by, score, channel
+            return await asyncio.to_thread(self._best_of_one, tags, attributes, place, *asked)
+        names = None if columns is None else _names(columns)
+        found: list[K] | set[K] | list[dict[str, Any]] = await self._of(only).awaited(
+            tags, attributes, place, unique=bool(unique), channel=channel, columns=names
         )
+        return found
+
+    def _best_of_one(
+        self,
+        tags: Iterable[str],
+        attributes: object,
+        place: Place,
+        only: str | None,
+        columns: Sequence[str] | None,
+        limit: int | None,
+        order_by: str | None,
+        score: str | None,
+        channel: str | None = None,
+    ) -> list[Any]:
+        """The best keys of one message."""
+        engine, names = self._of(only), None if columns is None else _names(columns)
+        asked = engine.one_query(tags, attributes, place)
+        best = engine.best(asked, limit, order_by, score, channel=channel, waited=0.0, columns=names)
+        found: list[Any] = best[0].as_py()
         return found
 
     @overload
     def explain(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Area | str | None = None,
+        within: AreaForm | None = None,
         key: None = None,
         only: str | None = None,
     ) -> list[tuple[frozenset[str], tuple[K, ...]]]: ...
@@ -1290,22 +1373,22 @@ class Index(Generic[K]):
     @overload
     def explain(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Area | str | None = None,
+        within: AreaForm | None = None,
         key: K,
         only: str | None = None,
     ) -> Reasons: ...
 
     def explain(
         self,
-        tags: Iterable[str],
+        tags: Iterable[str] = (),
         attributes: Mapping[str, Any] | None = None,
         *,
         location: Location | None = None,
-        within: Area | str | None = None,
+        within: AreaForm | None = None,
         key: K | None = None,
         only: str | None = None,
     ) -> Any:
@@ -1717,10 +1800,10 @@ def _place(location: object, within: object) -> Place:
     return Place(location, within)
 
 
-def _names(columns: Sequence[str]) -> list[str]:
+def _names(columns: Iterable[str]) -> list[str]:
     """Names of columns of data."""
-    if isinstance(columns, str):
-        raise InvalidTypeError(f"columns must be a list of names, not the string {columns!r:.80}")
+    if isinstance(columns, str | bytes) or not isinstance(columns, Iterable):
+        raise InvalidTypeError(f"columns must be a list of names, not {type(columns).__name__} {columns!r:.80}")
     return list(columns)
 
 

@@ -47,6 +47,7 @@ class App:
         self._repeats, self._sites = Repeats(), Sites(service.config)
         server = service.config.server
         self.threads = ThreadPoolExecutor(2 * server.max_calls + 3 * RESERVED, "tagmatch-http-call")
+        loop.set_default_executor(self.threads)  # which methods of the index take that are awaited
 
     async def look_after(self) -> None:
         """End calls that wait for a client in vain; a task for as long as the service is there."""

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -19,13 +19,11 @@ from tagmatch.broker.http.console import PAGES
 from tagmatch.broker.http.notifications import EventStream, acknowledge, end_session, publish
 from tagmatch.broker.http.openapi import document
 from tagmatch.broker.http.preconditions import condition_of, is_known, tag_of
-from tagmatch.broker.http.streams import ROW_FIELDS, Rows, message_rows
-from tagmatch.broker.wire import area_of, batch_of, record_shown, write_json
+from tagmatch.broker.http.streams import ROW_FIELDS, Rows
+from tagmatch.broker.wire import area_of, record_shown, write_json
 from tagmatch.files.rows import read_sets
 from tagmatch.model.data_types import Schema, unknown_column
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NotStoredError
-from tagmatch.model.input.messages import Queries
-from tagmatch.model.input.places import area_from
 from tagmatch.model.options import Wanted
 from tagmatch.model.where.areas import NOWHERE, Place
 from tagmatch.pipeline.run.callers import Answered
@@ -50,19 +48,12 @@ class Route(NamedTuple):
     answers: tuple[str, ...] = ()  # Types of content of its answers, if they are no JSON
 
 
-def _within(given: object) -> Any:
-    """The area of `within`: an object as Flight has it, GeoJSON, or a text."""
-    if given is None or (isinstance(given, dict) and "type" not in given):
-        return area_of(given, "within")
-    return area_from(given, "within")
-
-
 async def _match(
     call: HttpCall,
     *,
     tags: list[Any] | None = None,
     attributes: dict[str, Any] | None = None,
-    location: list[Any] | None = None,
+    location: list[Any] | dict[str, Any] | None = None,
     within: dict[str, Any] | str | None = None,
     only: str | None = None,
     channel: str | None = None,
@@ -75,42 +66,24 @@ async def _match(
     """The keys of a message, the best ones, or objects with `key` and columns of data."""
     began, metrics = time.perf_counter(), call.service.metrics
     metrics.came(1)
-    area, index = _within(within), call.index
-    where: Any = location
+    where, area = cast("Any", location), area_of(within, "within")
     found: Any
-    if limit is not None or order_by is not None or score is not None:
-        _check_best(unique=unique)
-        if area is not None:
-            raise InvalidValueError("limit, order_by and score go without within")
-        message = {"tags": tags or [], "attributes": attributes, "location": location}
-        given = {name: value for name, value in message.items() if value is not None}
-        ranked: dict[str, Any] = {"limit": limit or 0, "order_by": order_by, "score": score}
-        best = partial(_best, call, given, **ranked, channel=channel, only=only, columns=columns)
-        found = await call.app.loop.run_in_executor(call.app.threads, best)
-    elif columns is not None:
-        if unique or channel is not None:
-            raise InvalidValueError("columns go without unique and channel")
-        ask = partial(index.match, tags or [], attributes, location=where, within=area, columns=columns, only=only)
-        found = await call.app.loop.run_in_executor(call.app.threads, ask)
-    else:
+    if columns is None and limit is order_by is score is None:
         place = NOWHERE if where is None and area is None else Place(where, area)
-        asked = index._of(only).awaited(tags or [], attributes, place, unique=unique, channel=channel)
+        asked = call.index._of(only).awaited(tags or [], attributes, place, unique=unique, channel=channel)
         found = asked.keys if isinstance(asked, Answered) else await asked  # other tasks go on before the answer
         if unique:
             found = sorted(found)
+    else:
+        given: dict[str, Any] = {"limit": limit, "order_by": order_by, "score": score, "columns": columns}
+        found = await call.index.amatch(
+            tags or [], attributes, location=where, within=area, unique=unique, channel=channel, only=only, **given
+        )
     metrics.answered(1, len(found))
     metrics.latency.observe(time.perf_counter() - began)
     if columns is None and call.service.key_type == "integer":
         return Answer(b'{"keys": %a}' % found)  # as write_json has it, in a third of the time
     return Answer(write_json({"keys": found}))
-
-
-def _best(call: HttpCall, message: Body, **asked: Any) -> Any:
-    """The best keys of a message, which is read as one of many is."""
-    parts = [json.dumps([message]).encode()]
-    (batch,) = message_rows(parts, plane=call.service.plane)
-    (found,) = call.index.match_best(Queries([batch_of(batch, plane=call.service.plane).rows]), **asked).to_pylist()
-    return found
 
 
 def _number(
@@ -119,14 +92,14 @@ def _number(
     ask: str,
     tags: list[Any] | None = None,
     attributes: dict[str, Any] | None = None,
-    location: list[Any] | None = None,
+    location: list[Any] | dict[str, Any] | None = None,
     within: dict[str, Any] | str | None = None,
     only: str | None = None,
     unique: bool | None = None,
 ) -> Body:
     """How many keys a message has, or whether it has some."""
     method, more = getattr(call.index, f"match_{ask}"), {} if unique is None else {"unique": unique}
-    return {ask: method(tags or [], attributes, location=location, within=_within(within), only=only, **more)}
+    return {ask: method(tags or [], attributes, location=location, within=area_of(within, "within"), only=only, **more)}
 
 
 _count, _exists = partial(_number, ask="count"), partial(_number, ask="exists", unique=None)
@@ -149,7 +122,7 @@ def _match_many(
     if limit is None and order_by is None and score is None:
         return iter(Matching(call, incoming, Wanted.keys, unique=unique, **more))
     _check_best(unique=unique)
-    return iter(MatchingBest(call, incoming, limit=limit or 0, order_by=order_by, score=score, **more))
+    return iter(MatchingBest(call, incoming, limit=limit, order_by=order_by, score=score, **more))
 
 
 def _check_best(*, unique: bool) -> None:

@@ -266,12 +266,6 @@ class _ArrowRows:
         return b"".join(parts)
 
 
-def message_rows(parts: list[bytes], *, plane: bool) -> Iterator[pa.RecordBatch]:
-    """Messages of a list in JSON, whose parts these are."""
-    lines = [_lines_of_list(b"".join(parts))]
-    return iter(_Rows(read_queries(lambda _: lines.pop() if lines else b"", plane=plane), len(lines[0])))
-
-
 def _known(batches: Iterator[pa.RecordBatch], others: OtherColumns, known: list[str]) -> Iterator[pa.RecordBatch]:
     """The same batches, if they have no field that has no meaning."""
     for batch in batches:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,7 @@ from tagmatch.model.input.values import (
     is_sound,
     packed_numbers,
     packed_rows,
+    unpacked,
     value_column,
 )
 from tagmatch.model.kernels.lists import gather_strings
@@ -248,6 +249,24 @@ def may_have(rows: TagLists, name: str) -> bool:
     """Whether a message may have an attribute, as far as columns tell."""
     given = rows.attributes
     return given is not None and (name in given.names or bool(given.maps) or given.packed is not None)
+
+
+# Messages whose attributes are looked at for their names
+_LOOKED_AT = 100
+
+
+def attributes_alone(chunks: Sequence[TagLists]) -> list[str]:
+    """The names of attributes, if no message has tags or places, and attributes are no maps; else nothing."""
+    names: dict[str, None] = {}
+    for rows in chunks:
+        given = rows.attributes
+        if rows.offsets[-1] > rows.offsets[0] or rows.locations is not None or given is None or given.maps:
+            return []
+        names |= dict.fromkeys(given.names)
+        if given.packed is not None:
+            ends, data = given.packed.offsets[: _LOOKED_AT + 1].tolist(), given.packed.data
+            names |= {name: None for begin, end in pairwise(ends) for name in unpacked(data[begin:end].tobytes())}
+    return [*names]
 
 
 def attribute_numbers(rows: TagLists, first: int, last: int, name: str) -> F64Array:

@@ -90,7 +90,7 @@ def checked_locations(location: object, *, plane: bool) -> list[tuple[float, flo
         return []
     places: Any = location
     if location != [] and not (
-        isinstance(places, list | tuple) and any(isinstance(each, list | tuple) for each in places)
+        isinstance(places, list | tuple) and any(isinstance(each, list | tuple | dict) for each in places)
     ):
         return [_checked_location(location, "location", plane=plane)]
     return [_checked_location(each, f"location: place {number}", plane=plane) for number, each in enumerate(places)]
@@ -98,13 +98,15 @@ def checked_locations(location: object, *, plane: bool) -> list[tuple[float, flo
 
 def _checked_location(location: object, label: str, *, plane: bool) -> tuple[float, float]:
     """The two numbers of a place; errors (see `packed_place`)."""
+    names, given = _NAMES[plane], location
+    if isinstance(location, dict) and sorted(location) == sorted(names):
+        location = [location[name] for name in names]
     if not isinstance(location, tuple | list) or len(location) != 2:
-        shape = "(x, y)" if plane else "(lon, lat)"
         several = ", or a list of such places" if label == "location" else ""
         raise InvalidTypeError(
-            f"{label} must be two numbers, {shape}{several}, not {type(location).__name__} {location!r:.80}"
+            f"{label} must be two numbers, ({', '.join(names)}), or a dict with {' and '.join(names)}{several}, not "
+            f"{type(given).__name__} {given!r:.80}"
         )
-    names = _NAMES[plane]
     try:
         lon, lat = (finite_number(name, value) for name, value in zip(names, location, strict=True))
     except (InvalidTypeError, InvalidValueError) as error:
@@ -417,13 +419,15 @@ def is_area(value: object) -> bool:
 
 
 def area_from(given: Any, name: str = "area") -> Area:
-    """The area that an object is, or a text, WKB or GeoJSON says: one as an expression has it after `within`.
+    """The area that an object is, or a text, WKB, GeoJSON or a dict says: one as an expression has it after `within`.
 
     InvalidTypeError and InvalidValueError name the argument.
     """
     try:
         if isinstance(given, str) and not _BEGINS_POLYGON.match(given):
             given = json_of(given) if given.lstrip().startswith("{") else _area_in(given)
+        if isinstance(given, dict) and not ("type" in given or COORDINATES in given):
+            given = _area_of_fields(given)
         if isinstance(given, str | bytes | dict | list) or isinstance(getattr(given, "geom_type", None), str):
             return Polygon(given)
     except (InvalidTypeError, InvalidValueError) as error:
@@ -431,6 +435,23 @@ def area_from(given: Any, name: str = "area") -> Area:
     if not is_area(given):
         raise InvalidTypeError(f"{name} must be {AN_AREA}, not {shown(given)}")
     return given  # type: ignore[no-any-return]
+
+
+def _area_of_fields(given: dict[str, Any]) -> Area:
+    """The area that a dict says, with the fields of a struct of `area_rows`, or a field `text` alone."""
+    fields = {name: value for name, value in given.items() if value is not None}
+    if fields.keys() == {TEXT}:
+        return area_from(fields[TEXT], "text")
+    kind = fields.pop(KIND, None)
+    if kind is None:
+        kind = next((each for each in ("box", "circle") if {*FIELDS[each]} - {"metres"} & fields.keys()), "near")
+    if kind not in [*KINDS]:
+        raise InvalidValueError(f"there is no kind {shown(kind)}; there are {', '.join(KINDS)}")
+    if fields.keys() != {*FIELDS[kind]}:
+        raise InvalidValueError(
+            f"a {kind} has {', '.join(FIELDS[kind])}, not {', '.join(map(str, fields)) or 'nothing'}"
+        )
+    return KINDS[kind](**fields)
 
 
 def _area_in(text: str) -> Area:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, fields
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.where.outlines import LETTERS, Corridor, Polygon, outline_of
@@ -223,8 +223,10 @@ def text_of(area: Area) -> str:
     return f"{name}({', '.join(repr(getattr(area, field)).removesuffix('.0') for field in FIELDS[name])})"
 
 
-#: A place, or several
-Location: TypeAlias = tuple[float, float] | list[tuple[float, float]]
+#: An area as callers give it; dicts have the fields of an area, or are GeoJSON
+AreaForm: TypeAlias = Area | str | dict[str, Any]
+#: A place, or several; dicts have `lon` and `lat`, or `x` and `y`
+Location: TypeAlias = tuple[float, float] | dict[str, float] | list[tuple[float, float]] | list[dict[str, float]]
 
 
 class Place(NamedTuple):

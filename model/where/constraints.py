@@ -175,6 +175,8 @@ _LENGTH = re.compile(rb"(\d{1,9}):")
 #: Parts of parts that are read, and one more than expressions have
 MOST_PARTS_DEEP = 102
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+#: Names that stand in backquotes, as a version without quotes looks so
+VERSION_NAME = re.compile(r"[vV][0-9]+(?:\.[0-9]+)+")
 # Patterns of `like` for which there is an operator
 _LIKE_ALONE = {"": "=", "…": "=", "%": "prefix", "…%": "prefix", "%…": "suffix", "%…%": "contains"}
 #: What ends the bytes of a cut: nothing, the least byte, and one that UTF-8 does not have
@@ -563,7 +565,7 @@ def name_text(attribute: str) -> str:
     >>> print(name_text("price"), name_text("list price"), name_text("in"))
     price `list price` `in`
     """
-    if _NAME.fullmatch(attribute) and attribute not in KEYWORDS:
+    if _NAME.fullmatch(attribute) and attribute not in KEYWORDS and not VERSION_NAME.fullmatch(attribute):
         return attribute
     return in_backquotes(attribute)
 

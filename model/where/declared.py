@@ -32,6 +32,12 @@ _BEGINNINGS: tuple[tuple[str, Kind], ...] = (
     ("int", "integer"), ("uint", "integer"), ("float", "float"), ("decimal", "decimal"), ("date", "time"),
     ("timestamp", "time"), ("version", "version"), ("ip", "ip"), ("bool", "bool"), ("string", "text"),
 )  # fmt: skip
+#: Kinds whose values are in quotes, which they lack if they are numbers
+_IN_QUOTES = {
+    "time": 'put dates and times in quotes, as in "2026-11-28"',
+    "version": 'put versions in quotes, as in "1.10.0": without, 1.10 is the number 1.1',
+    "ip": 'put addresses in quotes, as in "10.0.0.1"',
+}
 _INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 #: Types of several values of an attribute
@@ -178,11 +184,18 @@ class Declared:
         try:
             found = value if key_of_network(value) else own.value(value)
         except (InvalidTypeError, InvalidValueError) as error:
-            is_no_time = own.kind == "time" and isinstance(value, str) and not isinstance(value, Version)
-            if is_no_time or (self.strict and not (own.kind == "integer" and _is_of("float", value))):
-                said = f"{_shown(value)} is no {own.attribute.type}: {error}" if is_no_time else error
-                raise type(error)(f"attribute {quoted(own.attribute.name)}: {said}") from None
-            return value
+            is_text = isinstance(value, str) and not isinstance(value, Version)
+            if own.kind in _IN_QUOTES:
+                said = (
+                    f"{_shown(value)} is no {own.attribute.type}: {error}"
+                    if is_text
+                    else f"{error}; {_IN_QUOTES[own.kind]}"
+                )
+            elif self.strict and not (own.kind == "integer" and _is_of("float", value)):
+                said = str(error)
+            else:
+                return value
+            raise type(error)(f"attribute {quoted(own.attribute.name)}: {said}") from None
         if own.analyzer is None or not isinstance(found, str):
             return found
         forms = own.analyzer.forms(found)

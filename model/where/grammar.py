@@ -9,10 +9,10 @@ from typing import Generic, TypeVar, cast
 
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken
 
-from tagmatch.model.errors import FilterError
+from tagmatch.model.errors import FilterError, InvalidValueError
 from tagmatch.model.where.comparisons import DURATION, MIRRORED
 from tagmatch.model.where.constraints import KEYWORDS, MANY, OPERATORS, Operator
-from tagmatch.model.where.types import DECIMAL, TYPES
+from tagmatch.model.where.types import DECIMAL, TYPES, network_of
 from tagmatch.model.where.values import quoted
 
 Tree = TypeVar("Tree")
@@ -167,6 +167,9 @@ _WRITTEN_HERE = {
     **{word: word for word in KEYWORDS},
 }  # fmt: skip
 _OPERATOR_OR_WORD = re.compile(r"[=<>!&|~:]+|[^\W\d]\w*")
+# A version, a date, an address or a text that begins with a digit, without quotes
+_UNQUOTED = re.compile(r"(?<![\w.`\"])[vV]?[0-9][\w.:/+-]*")
+_TYPE_BEFORE = re.compile(rf"\b(?:{'|'.join((*TYPES, DECIMAL, 'cidr'))})\s*\(?\s*$")
 _SHORT_DURATION = re.compile(r"[+-]\s*[0-9]+\s*(?:ms|[smhdwMy])\b")
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _LISTED = re.compile(_LITERAL, re.DOTALL)
@@ -240,6 +243,8 @@ def instead(text: str, position: int, accepted: set[str]) -> str:
         if text[position : position + 1] == "/":
             return "; there is no division: multiply by 0.5 instead of / 2"
         return _in_backquotes(text[position : position + 1])
+    if hint := _in_quotes(text, position):
+        return hint
     pieces = _OPERATOR_OR_WORD.finditer(text)
     there = next((each[0] for each in pieces if each.start() <= position < each.end()), "")
     wanted = _WRITTEN_HERE.get(there.lower(), there)
@@ -257,6 +262,26 @@ def instead(text: str, position: int, accepted: set[str]) -> str:
     if there.isidentifier() and there not in KEYWORDS and ("NUMBER" in accepted or {"DURATION", "AND"} <= accepted):
         return "; put texts in double quotes"
     return _in_backquotes(character)
+
+
+def _in_quotes(text: str, position: int) -> str:
+    """How a value is written that was read as a number up to this place, or nothing."""
+    written = next((each[0] for each in _UNQUOTED.finditer(text) if each.start() < position < each.end()), "")
+    if _TYPE_BEFORE.search(text, 0, position) or text.startswith("cidr", position):
+        return "; put what is of this type in double quotes"
+    if hint := written and typed_hint(written):
+        return hint
+    return "; put texts in double quotes" if re.search("[^0-9._+-]", written) else ""
+
+
+def typed_hint(written: str) -> str:
+    """How that is written which looks like a version, a date, a time, an address or a network; or nothing."""
+    for name, read in (*((name, TYPES[name].key_of) for name in sorted(TYPES)), ("cidr", network_of)):
+        with suppress(InvalidValueError):
+            if name != "version" or "." in written:
+                read(written)
+                return f"; it is written {name} {quoted(written)} here"
+    return ""
 
 
 def _in_backquotes(character: str) -> str:

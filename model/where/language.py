@@ -41,7 +41,16 @@ from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.where.alternatives import Expression, Gate, Not, Row, Term, every, one_of, rows_for, terms_in
 from tagmatch.model.where.areas import KINDS
 from tagmatch.model.where.comparisons import IN_QUOTES, NOW, nanoseconds_in
-from tagmatch.model.where.constraints import MANY, NETWORK, OPERATORS, Constraint, Operator, Where, span_for
+from tagmatch.model.where.constraints import (
+    MANY,
+    NETWORK,
+    OPERATORS,
+    VERSION_NAME,
+    Constraint,
+    Operator,
+    Where,
+    span_for,
+)
 from tagmatch.model.where.declared import Declared, name_read, operands_read, reading
 from tagmatch.model.where.grammar import (
     AS_PAIRS,
@@ -56,6 +65,7 @@ from tagmatch.model.where.grammar import (
     name_in,
     shown_text,
     start_of,
+    typed_hint,
     values_in,
 )
 from tagmatch.model.where.outlines import Corridor, Polygon
@@ -251,6 +261,7 @@ def _comparison_of(operator: str) -> Callable[[list[Token]], Constraint]:
                     raise MistakeError(start_of(token), str(error)) from None
         for name in names:
             hint = f"; {_TIME_WRITTEN}" if name == "now" else instead(name, 0, set())
+            hint = typed_hint(name) if VERSION_NAME.fullmatch(name) else hint
             if name.type == "NAME" and hint:  # as `True` and `null`
                 raise MistakeError(start_of(name), f"expected {VALUE_WORDS}, found {shown_text(name)}{hint}")
         if operator in IN_QUOTES and len(tokens) == len(names) and names[1].type == "NAME":  # as `city = Nice`

@@ -690,6 +690,7 @@ def match(
 
     from tagmatch.files.columns import EVERY_OTHER
     from tagmatch.files.rows import answer_writer, read_queries, rows_in
+    from tagmatch.model.input.messages import queries_of
 
     ask: Callable[..., pa.Array]
     answers = {"--count": count, "--exists": exists, "--count-by": count_by, "--highlights": highlights}
@@ -728,10 +729,16 @@ def match(
         batches = read_queries(queries, form, invalid, own, ignored, plane=plane)
         if not cli.is_terminal_of_messages(output):
             batches = cli.with_progress("matching", batches, rows_in(queries, form), steps=True)
+        notes = set[str | None]()
         for batch in batches:
             # What messages have besides comes in tables
-            queries_of_batch = batch.drop_columns(["row", "id"]) if batch.num_columns > 3 else batch["tags"]
-            write(batch["row"], batch["id"], ask(tm, queries_of_batch))
+            given = batch.drop_columns(["row", "id"]) if batch.num_columns > 3 else batch["tags"]
+            asked = queries_of(given, plane=plane)
+            if None not in notes:
+                notes.add(tm._engine.note_on(asked))
+            write(batch["row"], batch["id"], ask(tm, asked))
+    for note in notes - {None} if None not in notes else ():
+        typer.echo(f"tagmatch: {note}", err=True)
 
 
 def explain(

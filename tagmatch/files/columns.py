@@ -345,7 +345,7 @@ def _typed_area(record: object) -> dict[str, Any]:
 
 def _any_area(record: object) -> dict[str, Any]:
     """An area as a text, a geometry of GeoJSON, or an object with numbers."""
-    if isinstance(record, dict) and COORDINATES in record:
+    if isinstance(record, dict) and (COORDINATES in record or TEXT in record):
         record = text_of(area_from(record))
     return {TEXT: record} if isinstance(record, str) else _typed_area(record)
 

@@ -196,7 +196,7 @@ def test_the_best_keys_of_a_message(both):
         ({"order_by": "size"}, "limit"), ({"limit": 0, "order_by": "size"}, "limit"),
         ({"limit": 1, "order_by": "siz"}, "siz"), ({"limit": 1, "score": "size +"}, "score"),
         ({"limit": 1, "order_by": "size", "unique": True}, "without unique"),
-        ({"limit": 1, "order_by": "size", "within": "circle(1, 2, 3)"}, "without within"),
+        ({"limit": 1, "order_by": "size", "within": "circle(1, 2)"}, "within"),
         ({"limit": 1.5, "order_by": "size"}, "limit"),
     ):  # fmt: skip
         status, _, problem = client.ask("POST", "/match", {"tags": ["best"], **more})

@@ -64,7 +64,11 @@ MISTAKES = [
     ("table", _SEVERAL, "'location': row 1: lat must be finite, not nan"),
     ("table", [{"lon": 1.0, "lat": None}], "'location': row 0 has no lat"),
     ("at", [(9.0, 45.0), (9.0, 91.0)], f"location: place 1: lat must be from -90 to 90, not 91.0; {SWAPPED}"),
-    ("at", [(9.0, 45.0), None], "location: place 1 must be two numbers, (lon, lat), not NoneType"),
+    (
+        "at",
+        [(9.0, 45.0), None],
+        "location: place 1 must be two numbers, (lon, lat), or a dict with lon and lat, not NoneType",
+    ),
     ("table", [[[1.0, 2.0]], [[1.0, 2.0], [1.0, 95.0]]], "'location': row 1: lat must be from -90 to 90, not 95.0"),
     ("table", [[], None, [[1.0, 2.0], [1.0]]], "'location': row 2 must have two numbers, lon and lat"),
     ("table", [[[1.0, 2.0]], [[1.0, 2.0], None]], "'location': row 1 has a null in its list of places"),

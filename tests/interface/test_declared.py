@@ -234,26 +234,34 @@ def test_what_is_not_of_the_type_stays_unless_strict() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "told"),
+    ("kind", "value", "told"),
     [
         ("timestamp", "2026-13-01", '"2026-13-01" is no timestamp: '),
         ("timestamp", "2026-11-28T10:00", "has no time zone: write Z at its end"),
         ("date", "28/11/2026", '"28/11/2026" is no date: '),
+        ("date", 2026, "it takes values of date, not 2026; put dates and times in quotes"),
+        ("version", 1.10, "not 1.1; put versions in quotes, as in"),
+        ("version", "new", '"new" is no version: '),
+        ("ip", 10.1, "not 10.1; put addresses in quotes, as in"),
+        ("ip", "10.0.0", '"10.0.0" is no ip: '),
     ],
 )
-def test_conditions_on_times_have_times(path: Path, tmp_path: Path, kind: str, text: str, told: str) -> None:
+def test_conditions_have_times_versions_and_addresses(
+    path: Path, tmp_path: Path, kind: str, value: Any, told: str
+) -> None:
     """Without `strict`, too, and wherever a condition comes in."""
-    where, data = f'posted > "{text}"', tmp_path / "sets.jsonl"
+    where, data = f"posted > {json.dumps(value)}", tmp_path / "sets.jsonl"
     with TagMatch(path, threads=1, device="cpu", attributes={"posted": kind}) as tm:
-        constraints = [[{"attr": "posted", "op": ">", "value": text}]]
+        constraints = [[{"attr": "posted", "op": ">", "value": value}]]
         calls: list[Any] = [lambda: tm.add_set([], 1, where=where), lambda: tm.put(1, [], where=where)]
         calls += [lambda: tm.add_sets([[]], [1], where=[where]), lambda: tm.remove_set([], 1, where=where)]
         calls += [lambda: tm.add_subscriptions(pa.table({"key": [1], "constraints": constraints}))]
         calls += [lambda: tm.add_subscriptions(pa.table({"key": [1], "where": [f"a = 1 or not {where}"]}))]
         for call in calls:
-            with pytest.raises(InvalidValueError if call is calls[4] else FilterError, match=re.escape(told)):
+            kinds = (InvalidTypeError, InvalidValueError) if call is calls[4] else FilterError
+            with pytest.raises(kinds, match=re.escape(told)):
                 call()
-        tm.match([], {"posted": text})  # a message may have other values
+        tm.match([], {"posted": value})  # a message may have other values
         tm.consolidate()
     data.write_text(json.dumps({"key": 1, "tags": [], "where": where}) + "\n")
     assert told in refused("add", path, data)

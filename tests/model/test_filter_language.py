@@ -91,6 +91,18 @@ MISTAKES = [
     ("é = 1", 1, f'expected {_TEST}, found "é"; put a name that is no plain word in backquotes'),
     ("a = 1 and b =\n= 2", "line 2, column 1", f'expected {_SIDE}, found "="'),
     ("a = 1\nand b = 2\nand c", "line 3, column 6", f"expected {_OPERATOR}, found the end"),
+    # Values without their quotes
+    ("a > 1.2.3", 8, 'expected "and", "or" or the end, found ".3"; it is written version "1.2.3" here'),
+    ("a < 1.10-rc1", 9, 'expected "and", "or" or the end, found "-"; it is written version "1.10-rc1" here'),
+    ("a = v1.2.3", 5, f'expected {_VALUE}, found "v1.2.3"; it is written version "v1.2.3" here'),
+    ("a > 2026-01-31", 9, 'expected "and", "or" or the end, found "-01"; it is written date "2026-01-31" here'),
+    ("a > 2026-01-31T10:00Z", 9,
+     'expected "and", "or" or the end, found "-01"; it is written timestamp "2026-01-31T10:00Z" here'),
+    ("a = 10.0.0.1", 9, 'expected "and", "or" or the end, found ".0"; it is written ip "10.0.0.1" here'),
+    ("a in {10.0.0.0/8}", 11, 'expected "," or "}", found ".0"; it is written cidr "10.0.0.0/8" here'),
+    ("a in cidr 10.0.0.0/8", 6, 'expected "{", found "cidr"; put what is of this type in double quotes'),
+    ("a > version 1.2", 13, 'expected "and", "or" or the end, found "1.2"; put what is of this type in double quotes'),
+    ("a = 12:30", 7, 'expected "and", "or" or the end, found ":"; put texts in double quotes'),
     # Attributes on both sides, and times
     ("a < b c", 7, 'expected "and", "or" or the end, found "c"; put texts in double quotes'),
     ("a in {b}", 7,
@@ -157,8 +169,10 @@ MISTAKES = [
      'no value is between "b" and "a": the lesser one comes first, as in between "a" and "b"'),
     ("a between 1 and true", 17, f"true {_ORDER}"),
     ('a between 1 and "b"', 17, 'between needs two values of one type: 1 and "b" have no order'),
-    ("a = - 1", 5, f'expected {_SIDE}, found "-"'), ("a = 1.5.5", 8, 'expected "and", "or" or the end, found ".5"'),
-    ("a = 0x10", 6, 'expected "and", "or" or the end, found "x10"'), ("a = ١", 5, f'expected {_SIDE}, found "١"'),
+    ("a = - 1", 5, f'expected {_SIDE}, found "-"'),
+    ("a = 1.5.5", 8, 'expected "and", "or" or the end, found ".5"; it is written version "1.5.5" here'),
+    ("a = 0x10", 6, 'expected "and", "or" or the end, found "x10"; put texts in double quotes'),
+    ("a = ١", 5, f'expected {_SIDE}, found "١"'),
 ]  # fmt: skip
 
 

@@ -1,0 +1,191 @@
+"""What those try who use an index for the first time: forms that work elsewhere, and mistakes that are told."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.command import ended, write
+from support.service import config, posted
+
+from tagmatch import Box, Circle, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch.broker.service import serving
+
+HOME = (9.0, 45.0)
+
+
+@pytest.fixture
+def tm(reached: Callable[[Any], Any]) -> Any:
+    """Sets with conditions, areas and data; in this process, or over a connection."""
+    index: TagMatch[int] = TagMatch(data={"size": "int64"}, device="cpu", threads=2)
+    index.add_sets([["a"], []], [1, 2], where=[None, "price < 10"])
+    index.add_set([], 3, area=Circle(*HOME, 10))
+    for key, size in ((4, 5), (5, 7), (6, None)):
+        index.put(key, ["b"], data={"size": size})
+    index.consolidate()
+    return reached(index)
+
+
+def test_a_message_need_have_no_tags(tm: TagMatch[int]) -> None:
+    cheap: Any = {"price": 9}
+    assert tm.match(attributes=cheap) == [2]
+    assert tm.match_unique(attributes=cheap) == {2}
+    assert tm.match_count(attributes=cheap) == 1
+    assert tm.match_exists(location=HOME)
+    assert tm.submit(attributes=cheap).result() == [2]
+    assert asyncio.run(tm.amatch(attributes=cheap)) == [2]
+    assert [keys for _, keys in tm.explain(attributes=cheap)] == [(2,)]
+    assert tm.explain(attributes=cheap, key=2).matches
+    assert tm.match() == []
+
+
+def test_the_best_keys_of_one_message_are_those_of_many(tm: TagMatch[int]) -> None:
+    for order in ("size", "size desc"):
+        best = tm.match_best([["b"]], limit=2, order_by=order).to_pylist()[0]
+        assert (
+            tm.match(["b"], limit=2, order_by=order) == asyncio.run(tm.amatch(["b"], limit=2, order_by=order)) == best
+        )
+    assert tm.match(["b"], {"bid": -1}, limit=1, score="size * bid", columns=["size"]) == [{"key": 4, "size": 5}]
+    assert tm.match(["b"], limit=3) == [4, 5, 6]
+    with pytest.raises(InvalidValueError, match="order_by and score need limit"):
+        tm.match(["b"], order_by="size")
+
+
+def test_best_keys_are_within_an_area(tm: TagMatch[int]) -> None:
+    tm.move([4], *HOME)
+    assert tm.match(["b"], within=Circle(*HOME, 5), limit=3, order_by="size desc") == [4]
+
+
+def test_awaited_keys_come_with_data(tm: TagMatch[int]) -> None:
+    found = asyncio.run(tm.amatch(["b"], columns=["size"]))
+    assert sorted(found, key=lambda row: row["key"]) == [
+        {"key": 4, "size": 5}, {"key": 5, "size": 7}, {"key": 6, "size": None}
+    ]  # fmt: skip
+    for mistake in ({"unique": True, "columns": ["size"]}, {"unique": True, "limit": 1}, {"columns": ["sise"]}):
+        with pytest.raises(InvalidValueError, match=r"without unique|is 'size' meant"):
+            asyncio.run(tm.amatch(["b"], **mistake))
+
+
+@pytest.mark.parametrize("columns", [5, "size", b"size", True])
+def test_columns_are_a_list_of_names(tm: TagMatch[int], columns: Any) -> None:
+    for ask in (lambda: tm.match(["b"], columns=columns), lambda: tm.match_many([["b"]], columns=columns)):
+        with pytest.raises(InvalidTypeError, match="columns must be a list of names, not"):
+            ask()
+
+
+#: Forms of one circle of 10 m, and of one box
+CIRCLES = [
+    Circle(*HOME, 10), "circle(9, 45, 10)", {"kind": "circle", "lon": 9, "lat": 45, "metres": 10},
+    {"lon": 9, "lat": 45.0, "metres": 10}, {"text": "circle(9, 45, 10)"},
+    {"lon": 9, "lat": 45, "metres": 10, "west": None, "kind": None}, '{"lon": 9, "lat": 45, "metres": 10}',
+]  # fmt: skip
+BOXES = [Box(8, 44, 10, 46), {"west": 8, "south": 44, "east": 10, "north": 46}]
+PLACES = [HOME, [9, 45], {"lon": 9, "lat": 45}, {"lat": 45, "lon": 9}, [{"lon": 9, "lat": 45}, (1, 1)], [[9, 45]]]
+
+
+@pytest.mark.parametrize("area", [*CIRCLES, *BOXES], ids=str)
+def test_an_area_has_its_forms_everywhere(tm: TagMatch[int], area: Any) -> None:
+    tm.add_set(["c"], 10, area=area)
+    tm.add_sets([["c"]], [11], area=area)
+    tm.add_sets([["c"]], [12], area=[area])
+    tm.put(13, ["c"], area=area)
+    tm.consolidate()
+    assert sorted(tm.match(["c"], location=HOME)) == [3, 10, 11, 12, 13]
+    assert tm.match_unique(["c"], location=(20, 20)) == set()
+    tm.move([1], *HOME)
+    assert tm.match(["a"], within=area) == [1]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_a_location_has_its_forms_everywhere(tm: TagMatch[int], place: Any) -> None:
+    assert tm.match(location=place) == [3]
+    assert asyncio.run(tm.amatch(location=place)) == [3]
+    assert tm.explain(location=place, key=3).matches
+
+
+_PLAIN = [form for form in (*CIRCLES, *BOXES) if isinstance(form, str | dict)]
+
+
+def test_areas_and_locations_have_their_forms_over_http() -> None:
+    index: TagMatch[int] = TagMatch(device="cpu", threads=2, data={"size": "int64"})
+    with index, serving(index, config()) as service:
+        assert service.http is not None
+        url = service.http.url
+        posted(f"{url}/subscriptions", [{"key": key, "tags": ["a"], "area": form} for key, form in enumerate(_PLAIN)])
+        index.put(100, ["b"], data={"size": 1})
+        index.consolidate()
+        index.move([100], *HOME)
+        every = [*range(len(_PLAIN))]
+        for place in PLACES:
+            message = {"tags": ["a"], "location": place}
+            assert sorted(posted(f"{url}/match", message)["keys"]) == every
+            assert posted(f"{url}/count", message) == {"count": len(every)}
+            assert sorted(posted(f"{url}/match_many", [message])[0]["keys"]) == every
+            assert posted(f"{url}/explain", {**message, "key": 0})["matches"]
+        for form in _PLAIN:
+            message = {"tags": ["b"], "within": form}
+            assert posted(f"{url}/match", message) == {"keys": [100]}
+            assert posted(f"{url}/match", {**message, "limit": 1, "order_by": "size"}) == {"keys": [100]}
+            assert posted(f"{url}/match_many", [message])[0]["keys"] == [100]
+            assert posted(f"{url}/explain", {**message, "key": 100})["matches"]
+
+
+# -- messages without tags ---------------------------------------------------------------------------------------------
+
+_TOPICS = {"key": [1], "topics": [["a", "b"]]}
+_NOTE = r"no tags, and attributes that no condition of the index asks for \('key', 'topics'\): tags go into a column"
+
+
+@pytest.mark.parametrize("shape", ["columns", "attributes"])
+def test_messages_without_tags_are_told(tm: TagMatch[int], shape: str) -> None:
+    """If no condition asks for what they have; the answers are as before."""
+    rows = [dict(zip(_TOPICS, each, strict=True)) for each in zip(*_TOPICS.values(), strict=True)]
+    table = pa.table(_TOPICS) if shape == "columns" else pa.table({"attributes": rows})
+    with pytest.warns(UserWarning, match=_NOTE):
+        assert tm.match_many(table).to_pylist() == [[]]
+    with pytest.warns(UserWarning, match=_NOTE):
+        assert tm.match_counts(table).to_pylist() == [0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_messages_that_something_asks_for_are_not(tm: TagMatch[int]) -> None:
+    for table in (
+        {**_TOPICS, "tags": [["a"]]}, {**_TOPICS, "price": [3]}, {**_TOPICS, "location": [HOME]}, {"tags": [[]]},
+    ):  # fmt: skip
+        tm.match_many(pa.table(table))
+    tm.match_many([[], []])
+    tm.match(attributes={"topics": "a"})
+    # Of each kind of condition
+    for where in ("a < b", "at least 2 of {c = 1, d < 3, exists(e)}", "f >= now() - 5 days", 'g matches "x"'):
+        tm.add_set([], 9, where=where)
+        tm.add_set([], 9, where=f"not ({where})")
+    tm.consolidate()
+    for name in "abcdefg":
+        tm.match_many(pa.table({name: [1], "key": [2]}))
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_empty_index_says_nothing_of_messages() -> None:
+    with TagMatch(device="cpu", attributes={"x": "int64"}) as tm:
+        tm.match_many(pa.table(_TOPICS))
+        tm.add_set(["a"], 1)
+        tm.consolidate()
+        tm.match_many(pa.table({"x": [1]}))  # it is declared
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv"])
+def test_the_command_tells_of_messages_without_tags(tmp_path: Path, suffix: str) -> None:
+    with TagMatch(tmp_path / "index", device="cpu") as tm:
+        tm.add_sets([["a"], ["b"]], [1, 2], where=[None, "price < 3"])
+        tm.consolidate()
+    path = tmp_path / f"messages.{suffix}"
+    rows = [{"key": 1, "topics": "a"}, {"key": 2, "topics": "b"}]
+
+    def asked(more: dict[str, Any]) -> str:
+        write(path, [{**row, **more} for row in rows])
+        return ended("match", tmp_path / "index", path).stderr
+
+    assert "tagmatch: these messages have no tags, and attributes that no condition" in asked({})
+    assert asked({"price": 4}) == ""
