@@ -506,7 +506,7 @@ class Matching(Exchange):
     def __iter__(self) -> Iterator[bytes]:
         given = self._incoming.schema
         check_schema(given)
-        self._may_note = TAGS not in given.names
+        self._may_note = self._plain and TAGS not in given.names and self._given.get("score") is None
         place = -1 if self._plain else given.get_field_index(ID)
         ids = [(ID, given.types[place])] if place >= 0 else []
         self._answers = self._field()

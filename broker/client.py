@@ -31,7 +31,7 @@ from tagmatch.broker.connection import (
 )
 from tagmatch.broker.failover import Services
 from tagmatch.broker.hub import Published, table_of
-from tagmatch.broker.wire import MAX_JSON, answer_field, apart, area_row, record_of_json, write_json
+from tagmatch.broker.wire import MAX_JSON, answer_field, apart, area_row, of_one, record_of_json, write_json
 from tagmatch.files.columns import AREA_COLUMN
 from tagmatch.index import Index, K
 from tagmatch.model import clock
@@ -408,7 +408,10 @@ class RemoteEngine:
         must_exist: bool = False,
     ) -> int:
         columns = self._columns_of_one(tags, key, where=where, area=area, expires=expires)
-        return self.stage(columns, removed=removed, must_exist=must_exist)
+        try:
+            return self.stage(columns, removed=removed, must_exist=must_exist)
+        except TagMatchError as error:
+            raise of_one(error) from None
 
     def _columns_of_one(
         self, tags: object, key: object, *, where: object, area: object, expires: object
@@ -435,7 +438,10 @@ class RemoteEngine:
                 table = table.append_column(name, pa.array([value]))
             except (pa.ArrowException, TypeError, ValueError) as error:
                 raise InvalidTypeError(f"data: column {name!r} takes no {shown(value)}: {error}") from None
-        return int(self.put("put", table)["staged"])
+        try:
+            return int(self.put("put", table)["staged"])
+        except TagMatchError as error:
+            raise of_one(error) from None
 
     def put_table(self, table: Any, *, match_all: bool) -> int:
         given = as_table(table)

@@ -45,6 +45,7 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.names import near_match
 from tagmatch.model.options import Channel, Order
+from tagmatch.model.storage.format import WRITER
 from tagmatch.model.storage.repository import location_of
 
 
@@ -305,6 +306,7 @@ _SWITCH_S = 0.0002
 _LAST_S = 2.0
 
 #: Warned of, as it may not be meant
+NO_INDEX = "there is no index: give INDEX, or `path` in [index]"
 NO_USERS = "there are no users: everyone who can connect may do everything"
 
 
@@ -381,13 +383,21 @@ def run(config: Config, announce: Callable[[str], None]) -> None:
 
 
 def notes_on(config: Config) -> list[str]:
-    """What may surprise, though it can be meant, and what a service that begins now would miss."""
-    notes = [] if config.users else [NO_USERS]
-    try:
-        if config.index.path is None or not (config.index.create or config.index.follow):
-            TagMatch.snapshots(_path_in(config))
-    except TagMatchError as error:
-        notes.append(str(error))
+    """What may surprise, though it can be meant; the errors of an index with which no service could begin."""
+    notes, options = [] if config.users else [NO_USERS], config.index
+    if options.path is None:
+        return [*notes, NO_INDEX]
+    index = location_of(_path_in(config), "INDEX")
+    if not (options.create or options.follow) or index.has_index():
+        index.manifest()
+    if (files := index.changeable) is not None and not options.follow and index.has_index():
+        lock = files.lock_at_once(WRITER)
+        if lock is None:
+            notes.append(
+                f"a program has changes staged for the index {index}: the service answers, and refuses changes"
+            )
+        else:
+            lock.close()
     return notes
 
 
@@ -422,7 +432,7 @@ def opened(config: Config) -> TagMatch[Any]:
 
 def _path_in(config: Config) -> str:
     if config.index.path is None:
-        raise ConfigError("there is no index: give INDEX, or `path` in [index]")
+        raise ConfigError(NO_INDEX)
     return config.index.path
 
 

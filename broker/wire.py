@@ -7,6 +7,7 @@ become those of Flight, and the same ones again at the client.
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -176,6 +177,15 @@ def record_of_json(given: Mapping[str, Any]) -> Record[Any]:
     )
     data = {name: column_of([value], type_named(kind))[0].as_py() for name, (kind, value) in given["data"].items()}
     return Record(given["key"], alternatives, data)
+
+
+_ROW_OF_ONE = re.compile(r":? line 1 \(row 0\)| line 1:| row 0:?(?= )")
+
+
+def of_one(error: TagMatchError) -> TagMatchError:
+    """The error of one row as that of a subscription, which has no number."""
+    text = _ROW_OF_ONE.sub("", str(error), count=2)
+    return error if text == str(error) else type(error)(text)
 
 
 _KINDS: dict[str, type[TagMatchError]] = {

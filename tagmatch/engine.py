@@ -531,7 +531,7 @@ class LocalEngine:
         columns: Sequence[str] | None,
     ) -> pa.ListArray:
         snapshot, _, matcher = self._reading.answering
-        asked, checked = self._queries(queries), limit_of(limit)
+        asked, checked = self._queries(queries, score), limit_of(limit)
         order, scored = self._rankings.best(snapshot, self.schema(), order_by, score)
         if scored is not None:
             check_attributes(asked.chunks, scored)
@@ -694,10 +694,10 @@ class LocalEngine:
         declared = self.declared
         return packed(declared.message(attributes) if declared else attributes)
 
-    def _queries(self, given: Any) -> Queries:
-        """Many messages, with attributes as they are declared; it warns if nothing asks for what they have."""
+    def _queries(self, given: Any, score: object = None) -> Queries:
+        """Many messages, with attributes as they are declared; it warns if neither conditions nor a score need them."""
         asked, declared = queries_of(given, plane=self._options.plane), self.declared
-        if asked is not given and (note := self.note_on(asked)):
+        if asked is not given and score is None and asked.lack_tags and (note := self.note_on(asked)):
             warnings.warn(note, stacklevel=5)
         return Queries(as_declared(asked.chunks, declared)) if declared else asked
 

@@ -20,10 +20,11 @@ from tagmatch.broker.http.notifications import EventStream, acknowledge, end_ses
 from tagmatch.broker.http.openapi import document
 from tagmatch.broker.http.preconditions import condition_of, is_known, tag_of
 from tagmatch.broker.http.streams import ROW_FIELDS, Rows
-from tagmatch.broker.wire import area_of, record_shown, write_json
+from tagmatch.broker.wire import area_of, of_one, record_shown, write_json
 from tagmatch.files.rows import read_sets
 from tagmatch.model.data_types import Schema, unknown_column
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NotStoredError
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NotStoredError, TagMatchError
+from tagmatch.model.input.putting import reject_nothing
 from tagmatch.model.options import Wanted
 from tagmatch.model.where.areas import NOWHERE, Place
 from tagmatch.pipeline.run.callers import Answered
@@ -68,7 +69,7 @@ async def _match(
     metrics.came(1)
     where, area = cast("Any", location), area_of(within, "within")
     found: Any
-    if columns is None and limit is order_by is score is None:
+    if (columns, limit, order_by, score) == (None,) * 4:
         place = NOWHERE if where is None and area is None else Place(where, area)
         asked = call.index._of(only).awaited(tags or [], attributes, place, unique=unique, channel=channel)
         found = asked.keys if isinstance(asked, Answered) else await asked  # other tasks go on before the answer
@@ -152,7 +153,10 @@ def _put(call: HttpCall, *, commit: bool = True, **given: Any) -> Answer:
     index, key = call.index, _key(call)
     rows = [{**row, "key": key} for row in _rows_of(given, index._engine.schema())]
     condition = _condition(call)
-    staged = index._engine.put_table(_table(call, rows), match_all=True, condition=condition)
+    try:
+        staged = index._engine.put_table(_table(call, rows), match_all=True, condition=condition)
+    except TagMatchError as error:
+        raise (of_one(error) if len(rows) == 1 else error) from None
     call.service.metrics.changes.labels("put").inc()
     return _changed(call, staged, commit=commit)
 
@@ -177,6 +181,7 @@ def _rows_of(given: dict[str, Any], schema: Schema) -> list[dict[str, Any]]:
     for row in rows:
         if unknown := sorted(row.keys() - {*ROW_FIELDS}):
             raise InvalidValueError(f"a subscription has no field {unknown[0][:60]!r}; data goes into the object data")
+        reject_nothing(row.get("tags"), row.get("where") or row.get("constraints"), row.get("area"))
     return [{**row, **data} for row in rows]
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tagmatch.broker.access import Incoming
 from tagmatch.broker.http.bodies import RefusedError, problem_of
 from tagmatch.broker.outbox import KEY_TYPES
-from tagmatch.broker.wire import GoneError
+from tagmatch.broker.wire import GoneError, write_json
 from tagmatch.files.columns import OtherColumns
 from tagmatch.files.formats import Read
 from tagmatch.files.ipc import IpcReader
@@ -350,6 +350,7 @@ class Answers:
 
     def __init__(self, form: Form, schema: pa.Schema) -> None:
         self._form, self._schema, self._is_first = form, schema, True
+        self._is_slow = any(map(_has_others, schema.types))
 
     def begin(self) -> bytes:
         """Nothing before the first answers, so an error before them has its status."""
@@ -370,7 +371,7 @@ class Answers:
             return
         if not len(batch):
             return
-        texts = _without_answers(batch, metadata) if metadata else bytes(object_lines(batch))
+        texts = _lines_of(batch, metadata) if metadata or self._is_slow else bytes(object_lines(batch))
         if self._form == "json":
             texts = texts[:-1].replace(b"\n", b",\n")
         yield self._beginning() + texts
@@ -387,9 +388,16 @@ class Answers:
         return begun + (_END if self._form == "arrow" else b"]\n")
 
 
-def _without_answers(batch: pa.RecordBatch, error: bytes) -> bytes:
-    rows = ({**row, "error": json.loads(error)} for row in batch.to_pylist())
-    return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+def _has_others(kind: pa.DataType) -> bool:
+    """Whether there are times or decimals, which are texts as in records."""
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or any(map(_has_others, inner)))
+
+
+def _lines_of(batch: pa.RecordBatch, error: bytes) -> bytes:
+    """Rows, perhaps without answers, for an error."""
+    more = {"error": json.loads(error)} if error else {}
+    return b"".join(write_json({**row, **more}) + b"\n" for row in batch.to_pylist())
 
 
 class _Sink(io.RawIOBase):

@@ -315,6 +315,11 @@ class Queries:
         return sum(map(len, self.chunks))
 
     @property
+    def lack_tags(self) -> bool:
+        """Whether they are of a table without a column of tags."""
+        return all(rows.tags is _NO_STRINGS for rows in self.chunks)
+
+    @property
     def have_areas(self) -> bool:
         """Whether one is for clients within an area."""
         return any(rows.locations is not None and rows.locations.kinds.any() for rows in self.chunks)

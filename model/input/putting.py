@@ -53,7 +53,10 @@ def to_put(
 def reject_nothing(tags: object, where: object, area: object) -> None:
     """See that a key that is put has something that it asks for."""
     if tags is None and where is None and area is None:
-        raise NullError("put needs tags, where or area: without any, the key would match every message; give tags=[]")
+        raise NullError(
+            "put needs tags, where or area, as it replaces all that the key had: to change its data alone, give these "
+            "again, as `get` has them; tags=[] is for a key that every message gets"
+        )
 
 
 def _data(data: object, schema: Schema) -> dict[str, tuple[str, Any]]:

@@ -164,17 +164,22 @@ def columns_of(given: Any, *, match_all: bool = False, data: Collection[str] = (
     if not match_all and {"tags", *CONDITIONS}.isdisjoint(names):
         raise InvalidValueError(
             f"subscriptions need one of the columns {', '.join(('tags', *CONDITIONS))}: without any, each would match "
-            "every message; if that is meant, give match_all=True"
+            f"every message; {_put_whole(data)}if that is meant, give match_all=True"
         )
     columns = {name: table.column(name) for name in names}
     if "tags" not in columns or columns["tags"].null_count:
         batches = table.to_batches() if isinstance(table, pa.Table) else [table]
-        chunks = list(_every_tags(batches, match_all))
+        chunks = list(_every_tags(batches, match_all, _put_whole(data)))
         columns["tags"] = pa.chunked_array(chunks, None if chunks else pa.list_(pa.string()))
     return columns
 
 
-def _every_tags(batches: Iterable[pa.RecordBatch], match_all: bool) -> Iterator[pa.Array]:
+def _put_whole(data: Collection[str]) -> str:
+    """What those are told, who perhaps want to change data alone."""
+    return "a put replaces all that a key had, so that its tags and conditions are given, too; " if data else ""
+
+
+def _every_tags(batches: Iterable[pa.RecordBatch], match_all: bool, hint: str) -> Iterator[pa.Array]:
     """The tags of all rows, none null; NullError."""
     row = 0
     for batch in batches:
@@ -182,8 +187,8 @@ def _every_tags(batches: Iterable[pa.RecordBatch], match_all: bool) -> Iterator[
         if tags.null_count and not match_all:
             row += int(np.argmax(tags.is_null().to_numpy(zero_copy_only=False)))
             raise NullError(
-                f"subscriptions: row {row} has no tags and no condition, and would match every message: give [] for no "
-                "tags, or match_all=True"
+                f"subscriptions: row {row} has no tags and no condition, and would match every message: {hint}give [] "
+                "for no tags, or match_all=True"
             )
         yield without_null_lists(tags, np.ones(len(batch), np.bool_))
         row += len(batch)

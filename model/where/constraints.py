@@ -175,7 +175,7 @@ _LENGTH = re.compile(rb"(\d{1,9}):")
 #: Parts of parts that are read, and one more than expressions have
 MOST_PARTS_DEEP = 102
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-#: Names that stand in backquotes, as a version without quotes looks so
+#: Names that need backquotes: a version without quotes looks like them
 VERSION_NAME = re.compile(r"[vV][0-9]+(?:\.[0-9]+)+")
 # Patterns of `like` for which there is an operator
 _LIKE_ALONE = {"": "=", "…": "=", "%": "prefix", "…%": "prefix", "%…": "suffix", "%…%": "contains"}

@@ -268,7 +268,7 @@ def _in_quotes(text: str, position: int) -> str:
     """How a value is written that was read as a number up to this place, or nothing."""
     written = next((each[0] for each in _UNQUOTED.finditer(text) if each.start() < position < each.end()), "")
     if _TYPE_BEFORE.search(text, 0, position) or text.startswith("cidr", position):
-        return "; put what is of this type in double quotes"
+        return "; put the value in double quotes"
     if hint := written and typed_hint(written):
         return hint
     return "; put texts in double quotes" if re.search("[^0-9._+-]", written) else ""

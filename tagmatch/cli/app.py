@@ -83,7 +83,9 @@ def serve(
             "--follow",
         ),
     ] = False,
-    check: Annotated[bool, cli.option("Only check the configuration.", "--check")] = False,
+    check: Annotated[
+        bool, cli.option("Only check the configuration, and whether the index can be opened.", "--check")
+    ] = False,
 ) -> None:
     """Serve an index over Arrow Flight, until SIGTERM or Ctrl-C; requests under way then are still answered."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failures are said in one line, or logged
@@ -101,9 +103,9 @@ def serve(
     found.check_exposure()
     check_files(found, config)
     if check:
-        name = config or "the configuration"
+        name, notes = config or "the configuration", notes_on(found)
         typer.echo(f"{name}: ok")
-        for each in notes_on(found):
+        for each in notes:
             typer.echo(f"{name}: {each}", err=True)
         return
     run(found, lambda line: typer.echo(f"tagmatch: {line}"))
@@ -281,7 +283,10 @@ def build(
     With --data, a file has columns of data, too, and each key is put: its rows are its alternatives.
     """
     if cli.located(index).has_index() and not overwrite:
-        raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
+        raise IndexExistsError(
+            f"there is an index at {index} already; give --overwrite to replace it, with all that it "
+            "has; `tagmatch add` and `tagmatch put` change it"
+        )
     options: Any = {"key_type": key_type, "layout": layout, "max_partition_size": max_partition_size}
     options |= declared.options()
     columns = cli.named(data, "--data")
@@ -729,7 +734,7 @@ def match(
         batches = read_queries(queries, form, invalid, own, ignored, plane=plane)
         if not cli.is_terminal_of_messages(output):
             batches = cli.with_progress("matching", batches, rows_in(queries, form), steps=True)
-        notes = set[str | None]()
+        notes: set[str | None] = set() if score is None else {None}
         for batch in batches:
             # What messages have besides comes in tables
             given = batch.drop_columns(["row", "id"]) if batch.num_columns > 3 else batch["tags"]

@@ -24,6 +24,7 @@ from tagmatch.broker.config_file import check_files, read_config, token_sha256
 from tagmatch.broker.observe import Metrics
 from tagmatch.broker.service import serving
 from tagmatch.cli.app import app
+from tagmatch.model.storage.format import MANIFEST
 
 OURS = Authority("ours")
 A, B = OURS.certificate("a"), OURS.certificate("b")
@@ -96,15 +97,22 @@ def test_the_command_checks_a_configuration(folder):
         return found.stdout, found.stderr
 
     path.write_text("")
-    assert noted("no.index") == (
-        f"{path}: ok\n",
-        f"{path}: there are no users: everyone who can connect may do everything\n"
-        f"{path}: there is no index at {folder}/no.index: no such folder\n",
-    )
+    wrong = tagmatch("serve", folder / "no.index", "--config", path, "--check", code=1)
+    assert wrong == f"tagmatch: there is no index at {folder}/no.index: no such folder\n"
+    path.write_text(done("token", "ana") + "[index]\ncreate = true\n")
+    assert noted("no.index") == (f"{path}: ok\n", "")
     with TagMatch(folder / "an.index") as tm:
         tm.consolidate()
-    path.write_text(done("token", "ana"))
+        tm.add_set(["a"], 1)
+        said = (
+            f"{path}: a program has changes staged for the index {folder}/an.index: the service answers, and refuses "
+        )
+        assert noted("an.index") == (f"{path}: ok\n", f"{said}changes\n")
+        tm.consolidate()
     assert noted("an.index") == (f"{path}: ok\n", "")
+    manifest = folder / "an.index" / MANIFEST
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 999}))
+    assert "upgrade tagmatch" in tagmatch("serve", folder / "an.index", "--config", path, "--check", code=1)
 
 
 @pytest.mark.slow

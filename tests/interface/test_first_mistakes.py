@@ -1,6 +1,7 @@
 """What those try who use an index for the first time: forms that work elsewhere, and mistakes that are told."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.command import ended, write
-from support.service import config, posted
+from support.service import config, fetched, posted
 
-from tagmatch import Box, Circle, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch import Box, Circle, FilterError, InvalidTypeError, InvalidValueError, NullError, TagMatch
 from tagmatch.broker.service import serving
 
 HOME = (9.0, 45.0)
@@ -189,3 +190,50 @@ def test_the_command_tells_of_messages_without_tags(tmp_path: Path, suffix: str)
 
     assert "tagmatch: these messages have no tags, and attributes that no condition" in asked({})
     assert asked({"price": 4}) == ""
+
+
+# -- one subscription --------------------------------------------------------------------------------------------------
+
+
+def test_errors_of_one_subscription_have_no_row(tm: TagMatch[int]) -> None:
+    for wrong in ({"where": "x >"}, {"area": {"lon": 1000, "lat": 3, "metres": 4}}):
+        for change in (lambda: tm.add_set(["a"], 1, **wrong), lambda: tm.put(1, ["a"], **wrong)):  # noqa: B023
+            with pytest.raises((InvalidValueError, FilterError)) as told:
+                change()
+            assert "row" not in str(told.value)
+            assert str(told.value).startswith(("where: column 4: expected", "area: lon must be from"))
+
+
+def test_data_alone_is_not_put(tm: TagMatch[int]) -> None:
+    """It would take the place of the subscription."""
+    with pytest.raises(NullError, match="it replaces all that the key had: to change its data alone"):
+        tm.put(4, data={"size": 1})
+    with pytest.raises(InvalidValueError, match="a put replaces all that a key had"):
+        tm.put_many(pa.table({"key": [4], "size": [1]}))
+    tm.consolidate()
+    assert tm.get(4).data == {"size": 5}  # type: ignore[union-attr]
+
+
+def test_one_subscription_over_http() -> None:
+    kinds = {"at": "timestamp", "price": "decimal(10, 2)", "day": "date", "size": "int64"}
+    with TagMatch(device="cpu", threads=2, data=kinds) as index, serving(index, config()) as service:
+        assert service.http is not None
+        url = service.http.url
+        data = {"at": "2026-01-02T03:04:05+00:00", "price": "1.50", "day": "2026-01-02", "size": 3}
+        path = f"{url}/subscriptions/1"
+        posted(path, {"tags": ["a"], "data": data}, method="PUT")
+        assert json.loads(fetched(path))["data"] == data
+        wanted, query = ["at", "day", "price", "size"], "columns=at&columns=day&columns=price&columns=size"
+        answer = posted(f"{url}/match", {"tags": ["a"], "columns": wanted})
+        assert answer == {"keys": [{"key": 1, **data}]}
+        assert posted(f"{url}/match_many?{query}", [{"tags": ["a"]}]) == [answer]
+        lines = posted(f"{url}/match_many?{query}", b'{"tags": ["a"]}\n', "application/x-ndjson")
+        assert json.loads(lines) == answer
+        for wrong, told in (
+            ({"data": {"size": 4}}, "it replaces all that the key had"),
+            ({"tags": [], "where": "x >"}, "the body: column 'where': column 4: expected"),
+            ({"tags": "a"}, "the body: column 'tags': must be an iterable of strings"),
+        ):
+            with pytest.raises(ValueError, match=told):
+                posted(path, wrong, method="PUT")
+        assert json.loads(fetched(path))["data"] == data

@@ -100,8 +100,8 @@ MISTAKES = [
      'expected "and", "or" or the end, found "-01"; it is written timestamp "2026-01-31T10:00Z" here'),
     ("a = 10.0.0.1", 9, 'expected "and", "or" or the end, found ".0"; it is written ip "10.0.0.1" here'),
     ("a in {10.0.0.0/8}", 11, 'expected "," or "}", found ".0"; it is written cidr "10.0.0.0/8" here'),
-    ("a in cidr 10.0.0.0/8", 6, 'expected "{", found "cidr"; put what is of this type in double quotes'),
-    ("a > version 1.2", 13, 'expected "and", "or" or the end, found "1.2"; put what is of this type in double quotes'),
+    ("a in cidr 10.0.0.0/8", 6, 'expected "{", found "cidr"; put the value in double quotes'),
+    ("a > version 1.2", 13, 'expected "and", "or" or the end, found "1.2"; put the value in double quotes'),
     ("a = 12:30", 7, 'expected "and", "or" or the end, found ":"; put texts in double quotes'),
     # Attributes on both sides, and times
     ("a < b c", 7, 'expected "and", "or" or the end, found "c"; put texts in double quotes'),

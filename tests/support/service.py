@@ -121,10 +121,10 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def posted(url: str, body: Any, kind: str = "application/json") -> Any:
+def posted(url: str, body: Any, kind: str = "application/json", method: str = "POST") -> Any:
     """The answer; an error of the service is raised."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    asked = urllib.request.Request(url, data, {"Content-Type": kind})
+    asked = urllib.request.Request(url, data, {"Content-Type": kind}, method=method)
     try:
         with urllib.request.urlopen(asked, timeout=60) as answer:
             found = answer.read()
