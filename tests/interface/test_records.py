@@ -111,7 +111,7 @@ def test_once_its_sets_are_others_a_record_has_these(tm):
 @pytest.mark.parametrize(
     ("put", "error", "message"),
     [
-        ({}, NullError, "give tags="),
+        ({}, NullError, "it replaces all that the key had"),
         ({"where": "x >"}, FilterError, "column 4"),
         ({"tags": ["a"], "data": {"emall": "x"}}, InvalidValueError, "'emall'"),
         ({"tags": ["a"], "data": {"rank": 1000}}, InvalidTypeError, "'rank' takes values of int8"),
