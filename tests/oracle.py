@@ -293,7 +293,7 @@ class _Change(NamedTuple):
 
 
 def _rows(plain: Row, where: Any) -> list[Row]:
-    return [plain] if where is None else [plain | row for row in where.alternatives]
+    return [plain] if where is None else list(dict.fromkeys(plain | row for row in where.alternatives))
 
 
 class Oracle:

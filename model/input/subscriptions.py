@@ -66,7 +66,7 @@ from tagmatch.model.where.constraints import (
 from tagmatch.model.where.declared import NOTHING, Declared, declared_tag
 from tagmatch.model.where.language import rows_of, stored_rows
 from tagmatch.model.where.tag_columns import CONSTANTS, MISSING, SEVERAL, Columns, are_sound, constraint_tags
-from tagmatch.model.where.values import value_of
+from tagmatch.model.where.values import RESERVED, value_of
 
 #: The columns of a table of subscriptions that have constraints
 WHERE, AREA = "where", "area"
@@ -99,7 +99,10 @@ def alternatives(
     if area is not None:
         at = area_tag(area, plane=plane)
         rows = [[*row, at] for row in rows]
-    return rows
+    different: dict[frozenset[str], list[str]] = {}
+    for row in rows:
+        different.setdefault(frozenset(row), row)
+    return [*different.values()]
 
 
 def nears_of(stored: Iterable[str]) -> list[float]:
@@ -354,11 +357,33 @@ def _with_alternatives(chunks: list[TagLists], conditions: Conditions) -> tuple[
     parts, sources = [], [np.zeros(0, np.int64)]
     for chunk, first, last in _ranges(chunks):
         numbers = conditions.number[first:last]
+        begins = offsets_of(counts[numbers])
         rows = np.repeat(np.arange(len(chunk)), counts[numbers])
-        within = np.arange(len(rows)) - np.repeat(offsets_of(counts[numbers])[:-1], counts[numbers])
-        parts.append(_joined(chunk, rows, added, np.repeat(firsts[numbers], counts[numbers]) + within))
+        alternative = np.arange(begins[-1]) - begins[rows] + firsts[numbers][rows]
+        if repeated := _repeated(chunk, conditions.rows, numbers, begins):
+            rows, alternative = np.delete(rows, repeated), np.delete(alternative, repeated)
+        parts.append(_joined(chunk, rows, added, alternative))
         sources.append(first + rows)
     return parts, np.concatenate(sources)
+
+
+def _repeated(chunk: TagLists, conditions: list[list[list[str]]], numbers: I64Array, begins: I64Array) -> list[int]:
+    """Which alternatives are as one before: they differ in tags only that the row has anyway."""
+    named = {tag for rows in conditions if len(rows) > 1 for tags in rows for tag in tags if RESERVED not in tag}
+    if not named:
+        return []
+    offsets, places = _places(chunk, np.arange(len(chunk)))
+    strings = from_strings(chunk.tags)
+    is_named = pc.is_in(strings, pa.array(sorted(named), strings.type)).to_numpy(zero_copy_only=False)
+    before, repeated = offsets_of(is_named[places].astype(np.int64)), list[int]()
+    for row in np.flatnonzero(before[offsets[1:]] > before[offsets[:-1]]).tolist():
+        own = set(strings.take(pa.array(places[offsets[row] : offsets[row + 1]])).to_pylist())
+        seen = set[frozenset[str]]()
+        for at, tags in enumerate(conditions[numbers[row]], int(begins[row])):
+            if (rest := frozenset(tags) - own) in seen:
+                repeated.append(at)
+            seen.add(rest)
+    return repeated
 
 
 def _beside(left: TagLists, right: TagLists) -> TagLists:

@@ -61,6 +61,21 @@ def test_what_means_the_same_is_there_and_is_found(tm: Any, texts: list[str]) ->
     assert (tm.get(1), tm.get(2).where) == (None, texts[-1])
 
 
+def test_alternatives_that_a_sets_own_tags_make_equal_are_one(tm: Any) -> None:
+    text = 'tags {"x"} or tags {"y"} or a = 1'
+    sets, keys = [["x", "y"], ["z"], ["x"], ["y", "x", "z"]], [1, 2, 3, 4]
+    different = 2 + 3 + 3 + 2
+    tm.add_sets(sets, keys, where=[text] * 4)
+    assert tm.consolidate() == (different, 0, 0, 0)
+    for tags, key in zip(sets, keys, strict=True):
+        tm.add_set(tags, key, where=text)
+    assert tm.consolidate() == (0, different, 0, 0)
+    assert sorted(tm.match_unique(["x", "y"])) == [1, 3]
+    tm.remove_set(sets[0], 1, where=text, missing="error")
+    tm.remove_sets(sets[1:], keys[1:], where=[text] * 3, missing="error")
+    assert tm.consolidate() == (0, 0, different, 0)
+
+
 def another(tree: Tree, rng: random.Random) -> Tree:
     """A tree that means the same."""
     match tree:
