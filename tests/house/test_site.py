@@ -107,16 +107,21 @@ SOUGHT = {
 }
 
 
+#: Whether each block of code is as wide as its longest line
+FOLDED = "[...document.querySelectorAll('pre > code')].every(e => e.scrollWidth <= e.clientWidth + 1)"
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_on_a_phone_and_what_axe_finds(browser: Any, site: Path, scheme: str) -> None:
-    """No page scrolls sideways; two pages are looked at in dark colours, too."""
+    """No page or block of code scrolls sideways; two pages are looked at in dark colours, too."""
     shown = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
     pages = sorted(site.rglob("*.html")) if scheme == "light" else [site / "index.html", site / "concepts/query.html"]
     for path in pages:
         if path.name != "404.html":  # only a server gives it, whose root has its style
             shown.goto(path.as_uri())
             assert shown.evaluate("document.documentElement.scrollWidth") <= 390, path
+            assert shown.evaluate(FOLDED), path
             assert violations(shown) == [], path
     shown.close()
 
