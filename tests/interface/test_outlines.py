@@ -133,6 +133,7 @@ def any_middle(rng):
 def any_outline(rng):
     middle, radius = any_middle(rng), rng.choice([1e-7, 1e-5, 1e-3, 0.1, 0.7, 1.2])
     if rng.random() < 0.3:
+        radius = min(radius, 0.8)  # else some lie beyond half of the globe
         line = [at(middle, rng.uniform(0, 7), rng.uniform(0, radius)) for _ in range(rng.randint(2, 6))]
         return Corridor(line, rng.uniform(0, 0.3) * radius * EARTH), middle, radius
     part = [star(rng, middle, radius, 0.8)]

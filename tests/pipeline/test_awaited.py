@@ -193,7 +193,7 @@ def test_brief_queries_need_no_room(gate: Gate) -> None:
         with pytest.raises(Overloaded):
             tm.submit(["t2", IN_PACKET], block=False)
         with pytest.raises(Overloaded):
-            asyncio.run(within(tm.amatch(["t3", IN_PACKET, *map(str, range(300))])))
+            asyncio.run(within(tm.amatch(["t3", IN_PACKET, *map(str, range(1100))])))
         gate.open()
         assert first.result(TIMEOUT) == [1]
         assert counted(tm)[0] == 3
