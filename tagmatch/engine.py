@@ -140,9 +140,9 @@ class LocalEngine:
 
     # What `only` copies has these where others have them, and Python reads them as soon
     __slots__ = (
-        "__weakref__", "_counts_at", "_files", "_finalizer", "_is_declaring", "_is_indexed", "_key_type", "_location",
-        "_options", "_pipeline", "_positions_saved", "_rankings", "_readers", "_reading", "_ready", "_rights",
-        "_saving", "_staging", "_warning", "changing", "clients", "only",
+        "__weakref__", "_asked_for", "_counts_at", "_files", "_finalizer", "_is_declaring", "_is_indexed",
+        "_key_type", "_location", "_options", "_pipeline", "_positions_saved", "_rankings", "_readers", "_reading",
+        "_ready", "_rights", "_saving", "_staging", "_warning", "changing", "clients", "only",
     )  # fmt: skip
 
     def __init__(
@@ -181,6 +181,8 @@ class LocalEngine:
         self._pipeline, self._rankings = Pipeline(options), Rankings()
         self._counts_at = self._pipeline.counts_at
         self._readers: tuple[Snapshot | None, list[Reader]] = (None, [])
+        # Whether any condition asks for one of these attributes, which were looked for last
+        self._asked_for: tuple[Snapshot | None, list[str], bool] = (None, [], False)
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False
@@ -707,13 +709,11 @@ class LocalEngine:
         if not names or any(map(self.declared.__getitem__, names)):
             return None
         snapshot, parts, _ = self._reading.answering
-        known = [part.filters.attributes.names.numbers_of(names) for part in parts if part.filters is not None]
-        if not len(snapshot) or any(number != UNKNOWN for numbers in known for number in numbers):
+        asked_for = self._asked_for
+        if asked_for[0] is not snapshot or asked_for[1] != names:
+            asked_for = self._asked_for = snapshot, names, not len(snapshot) or _ask_for(parts, names)
+        if asked_for[2]:
             return None
-        for tags in (from_strings(part.segment.vocabulary.tags) for part in parts):
-            conditions = tags.filter(pc.starts_with(tags, RESERVED))
-            if any(pc.any(pc.match_substring(conditions, name)).as_py() for name in names):  # as in `a < b`
-                return None
         shown = ", ".join(repr(name[:60]) for name in names[:10])
         return (
             f"these messages have no tags, and attributes that no condition of the index asks for ({shown}): "
@@ -878,6 +878,20 @@ def _check_size(answers: Lists) -> None:
             f"{len(answers)} queries have {len(answers.values)} keys, more than one Arrow list array can hold "
             f"({MAX_KEYS}); ask with fewer queries at a time"
         )
+
+
+def _ask_for(parts: Iterable[Part], names: list[str]) -> bool:
+    """Whether a condition of a set asks for one of these attributes, by itself or within another, as in `a < b`."""
+    for part in parts:
+        filters, tags = part.filters, from_strings(part.segment.vocabulary.tags)
+        if filters is None:
+            continue
+        if any(number != UNKNOWN for number in filters.attributes.names.numbers_of(names)):
+            return True
+        conditions = tags.filter(pc.starts_with(tags, RESERVED))
+        if any(pc.any(pc.match_substring(conditions, name)).as_py() for name in names):
+            return True
+    return False
 
 
 def _message(tags: Iterable[str], attributes: bytes, place: bytes) -> Message:
