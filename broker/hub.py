@@ -27,6 +27,7 @@ from tagmatch.model.arrow import as_table, from_tag_lists
 from tagmatch.model.clock import LATEST, in_microseconds
 from tagmatch.model.columns import arrow_chunks, tag_lists
 from tagmatch.model.errors import ClosedError, DeadlineMissed, InvalidTypeError, InvalidValueError, Overloaded
+from tagmatch.model.input.messages import queries_of
 from tagmatch.model.names import PUBLISHED_COLUMNS, check_names
 from tagmatch.model.options import KeyType, of_channel
 from tagmatch.model.tables import NEVER
@@ -160,6 +161,7 @@ class Hub:
         self, index: TagMatch[Any], sessions: Sessions, options: HubOptions = HUB_DEFAULTS, channels: Sequence[str] = ()
     ) -> None:
         self._index, self._sessions, self._options = index, sessions, options
+        self._plane = bool(index.stats()["plane"])
         self._counts = Tallies(
             "in", "matched", "unmatched", "dropped", "failed", "notifications", "waiting", "waiting_bytes"
         )
@@ -237,7 +239,8 @@ class Hub:
         try:
             messages = pa.concat_tables([one.messages for one in group])
             waited = 0.0 if channel is None else time.perf_counter() - group[0].since
-            answers = self._index.match_many(messages.drop_columns(OWN), unique=True, channel=channel, waited=waited)
+            asked = queries_of(messages.drop_columns(OWN), plane=self._plane)
+            answers = self._index.match_many(asked, unique=True, channel=channel, waited=waited)
         except Exception as error:
             if len(group) > 1:  # the fault of one is not that of the others
                 for one in group:

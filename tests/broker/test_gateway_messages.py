@@ -19,8 +19,10 @@ from tagmatch.broker.gateway import HandingOver
 from tagmatch.broker.hub import Hub, Tallies
 from tagmatch.broker.incoming import GatewayMessage, Requests, row_of, table_in
 from tagmatch.broker.sessions import Sessions
+from tagmatch.model.arrow import from_strings
 from tagmatch.model.clock import steady_us
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.input.messages import Queries
 from tagmatch.model.input.values import packed
 
 scalars = st.sampled_from([0, 1, -7, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 0.5, -7.0, True, False, "", "a", "9"])
@@ -171,12 +173,12 @@ def test_wrong_requests_change_nothing(requests):
 def hub_of(error: Exception) -> Hub:
     """Each message has key 7, but messages with one whose tag is `bad` have an error."""
 
-    def match_many(queries: pa.Table, **_: Any) -> pa.ListArray:
-        if ["bad"] in queries["tags"].to_pylist():
+    def match_many(queries: Queries, **_: Any) -> pa.ListArray:
+        if any("bad" in from_strings(rows.tags).to_pylist() for rows in queries.chunks):
             raise error
         return pa.array([[7]] * len(queries), pa.list_(pa.uint64()))
 
-    matcher: Any = SimpleNamespace(match_many=match_many)
+    matcher: Any = SimpleNamespace(match_many=match_many, stats=lambda: {"plane": False})
     return Hub(matcher, Sessions("integer"))
 
 

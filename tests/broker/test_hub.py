@@ -122,7 +122,7 @@ def test_messages_of_many_publishers_are_matched_together(animals, slow):
         with pytest.raises(InvalidTypeError):
             last[1].result()
         assert [future.result() for future in (first, last[0], last[2])] == [Published(1, 1)] * 3
-    assert slow.calls[:4] == [1, 50, 50, 3]
+    assert slow.calls == [1, 50, 50, 1, 1]  # the last three are not read together
     assert is_counted(hub.stats())
     assert (hub.stats()["failed"], hub.stats()["matched"]) == (1, 103)
 

@@ -245,7 +245,8 @@ _NO_COLUMN = "area must be a Circle, a Box, a Near, a Polygon or a Corridor, or 
 
 BAD_COLUMNS: list[tuple[Any, type[Exception], str]] = [
     (5, InvalidTypeError, f"{_NO_COLUMN}, not 5 (int)"),
-    ({"metres": 5}, InvalidTypeError, "area: the type of the geometry must be POLYGON or MULTIPOLYGON, not None"),
+    ({"radius": 5}, InvalidValueError, "area: a near has metres, not radius"),
+    ({"type": "Dot"}, InvalidTypeError, "area: the type of the geometry must be POLYGON or MULTIPOLYGON, not 'Dot'"),
     ("near(-5)", InvalidValueError, "area: column 6: metres must be zero or more, not -5.0"),
     ([None, 5], InvalidTypeError, "area: row 1 must be a Circle, a Box, a Near, a Polygon or a Corridor, not 5 (int)"),
     ([Near(1)], InvalidValueError, "area must have an area or a null for each of the 2 sets, not 1"),
