@@ -24,7 +24,7 @@ from tagmatch.model.arrow import numpy_type
 from tagmatch.pipeline.filters import attributes
 from tagmatch.pipeline.filters.index import Path
 
-# Most messages here have attributes only, of which some no condition asks for
+# Most messages here have attributes only; no condition asks for some of these
 pytestmark = pytest.mark.filterwarnings("ignore:these messages have no tags")
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
