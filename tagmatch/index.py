@@ -1542,6 +1542,8 @@ class Index(Generic[K]):
         >>> ["fr", "cat"] in tm, ["cat"] in tm
         (True, False)
         """
+        if isinstance(tags, str | int):
+            raise InvalidTypeError(f"the index has sets of tags, not {tags!r:.80}; whether it has a key, ask `records`")
         return self._engine.contains(tags)
 
     def get(self, key: K) -> Record[K] | None:

@@ -237,3 +237,13 @@ def test_one_subscription_over_http() -> None:
             with pytest.raises(ValueError, match=told):
                 posted(path, wrong, method="PUT")
         assert json.loads(fetched(path))["data"] == data
+
+
+@pytest.mark.parametrize("key", ["beta", 5])
+def test_a_key_is_no_set(reached: Any, key: Any) -> None:
+    tm = reached(TagMatch(device="cpu", threads=1, key_type="string" if key == "beta" else "integer"))
+    tm.add_set(["a"], key)
+    tm.consolidate()
+    with pytest.raises(InvalidTypeError, match="whether it has a key, ask `records`"):
+        assert key in tm
+    assert key in tm.records
