@@ -241,8 +241,9 @@ class Connection(asyncio.Protocol):
             self._end_refused()
 
     def _end_refused(self) -> None:
-        self.transport.write(self._refusal)
-        self._linger()
+        if not self.transport.is_closing():  # the client may have gone while its call was answered
+            self.transport.write(self._refusal)
+            self._linger()
 
     def _upgrade(self, rest: bytes) -> None:
         """Go on as a WebSocket; a request to go on as something else, such as HTTP/2, is one of HTTP/1.1."""
