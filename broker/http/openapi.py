@@ -155,14 +155,7 @@ def _operation(path: str, route: Any) -> Object:
             content |= {kind: {"schema": {"type": ["object", "array"]}} for kind in (STRUCTURED, BATCH)}
             found["requestBody"] = {"required": True, "content": content}
     elif route.rows is not None:
-        one = {
-            "messages": "Message",
-            "subscriptions": "Subscription",
-            "sets": "Subscription",
-            "keys": "Key",
-            "moves": "Move",
-        }[route.rows]
-        rows = {"type": "array", "items": {"$ref": f"#/components/schemas/{one}"}}
+        rows = {"type": "array", "items": {"$ref": f"#/components/schemas/{_ROWS[route.rows]}"}}
         schemas: dict[Form, Object] = {
             "json": rows,
             "lines": {"type": "string"},
