@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tagmatch.broker.config import Role, ServerOptions, User
 from tagmatch.broker.config_file import token_sha256
 from tagmatch.broker.wire import GoneError, UnauthenticatedError
-from tagmatch.model.errors import AccessError, Overloaded
+from tagmatch.model.errors import AccessError, Overloaded, UnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -312,6 +312,7 @@ class Call(ABC):
     what = ""  # What it does, for messages
     check: Callable[[], object] | None = None  # What is looked at again and again, if `require` is not enough
     memory: Memory  # Where it counts what it keeps
+    until: float | None = None  # When it ends, if the client neither sends nor reads
 
     def __init__(self, peer: str, token: str | None) -> None:
         self.peer, self.token = peer, token
@@ -338,6 +339,12 @@ class Call(ABC):
         """See that the right is still there, once it is known which one is needed; errors as `require`."""
         if self.role is not None:
             require(self.user, self.role, self.what)
+
+    def look(self, now: float) -> None:
+        """See that it may go on at this time of `time.monotonic`; errors as `require`, and UnavailableError."""
+        (self.check or self.require)()
+        if self.until is not None and self.until < now:
+            raise UnavailableError("the client has not sent or read anything for too long; ask again")
 
     def keep_to_rate(self, rows: int) -> None:
         """Wait until these rows are within the rate of the user, or the service ends; GoneError if the call does."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tagmatch.broker.access import FIRST_S, LOOK_S, UNREAD_S, Call, token_in
 from tagmatch.broker.config import ServerOptions, read_file
 from tagmatch.broker.wire import GONE_S, KEEPALIVE_S, GoneError, OutgoingStream, result, status_of, write_json
-from tagmatch.model.errors import TagMatchError, UnavailableError
+from tagmatch.model.errors import TagMatchError
 
 # What it logs is for its developers; read once, when it is imported
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -41,7 +41,7 @@ class FlightCall(Call):
         given = str(dict(context.invocation_metadata()).get("authorization", ""))
         super().__init__(context.peer(), token_in(given))
         self._context, self._messages, self._threads = context, messages, threads
-        self.until: float | None = time.monotonic() + FIRST_S
+        self.until = time.monotonic() + FIRST_S
         if not context.add_callback(self.ended.set):
             self.ended.set()
 
@@ -171,9 +171,7 @@ class Transport(grpc.GenericRpcHandler):  # type: ignore[misc]
                 waiting = [call for call in self._calls if call.until is not None]
             for call in waiting:
                 try:
-                    (call.check or call.require)()
-                    if call.until is not None and call.until < now:
-                        raise UnavailableError("the client has not sent or read anything for too long; ask again")
+                    call.look(now)
                 except TagMatchError as error:
                     call.until = None
                     self._ended(call, error)

@@ -25,7 +25,7 @@ from tagmatch.broker.http.sites import Sites
 from tagmatch.broker.http.sockets import SocketCall
 from tagmatch.broker.http.streams import Sender, codec_of, form_of, form_wanted, rows_in, unpacked
 from tagmatch.broker.wire import MAX_JSON, GoneError, read_json, write_json
-from tagmatch.model.errors import DeadlineMissed, TagMatchError, UnavailableError
+from tagmatch.model.errors import DeadlineMissed, TagMatchError
 
 if TYPE_CHECKING:
     from tagmatch.broker.http.connection import Connection
@@ -58,9 +58,7 @@ class App:
                 each.transport.abort()
             for call in [each for each in self._calls if each.until is not None]:
                 try:
-                    (call.check or call.require)()
-                    if call.until is not None and call.until < now:
-                        raise UnavailableError("the client has not sent or read anything for too long; ask again")
+                    call.look(now)
                 except TagMatchError as error:
                     self.service.has_ended(call, error)
                     call.abort()

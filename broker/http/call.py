@@ -36,7 +36,6 @@ class HttpCall(Call):
     # What most calls do not change is of the class: a call takes no time for it
     body: bytes | None = None  # The whole body, if it was read before it is taken
     path_key = ""  # The part of the path that is `{key}`
-    until: float | None = None  # When it ends, if the client neither sends nor reads
     has_begun = is_whole = False  # Whether an answer goes to the client, and all of it has gone
     form: Form = "json"  # Of answers that are rows
     answers: Answers | None = None

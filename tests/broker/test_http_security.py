@@ -275,6 +275,7 @@ def test_slow_clients_are_cut(monkeypatch):
             b"POST /match HTTP/1.1\r\nHost: localhost\r\nX",
             b"POST /match HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{",
             b"POST /match_many HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n[",
+            b"POST /match_many HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n[\r\n",
         ):
             raw = stack.enter_context(socket.create_connection(("127.0.0.1", service.http.port), timeout=30))
             raw.sendall(begun)
