@@ -1,7 +1,7 @@
 // Sessions and outboxes; segments, journal and merges; calls by user.
 
 import { ask, h, bytes, many, facts, number, plain, problem, say, stored as text, table } from "./page.js";
-import { call, get, pathOf } from "./service.js";
+import { call, get, pathOf, statsOr } from "./service.js";
 
 const EVERY_S = 5;
 const said = (name) => name.replaceAll("_", " ");
@@ -11,19 +11,19 @@ export const sessions = {
   title: "Sessions and outboxes", label: "Sessions",
   show(own) {
     own.watch(async (signal) => {
-      const [listed, stats] = await Promise.all([get("sessions", {}, signal), get("stats", { details: true }, signal).catch(quietly)]);
+      const [listed, { service }] = await Promise.all([get("sessions", {}, signal), get("stats", { details: true }, signal)]);
       const columns = [
         ["Session", (each) => h("a", { href: `#/session?${new URLSearchParams({ name: each.session })}` }, text(each.session))], ["User", (each) => text(each.user)],
         ["Connected", (each) => (each.connected ? "yes" : `no, ends in ${number(each.ends_in ?? 0)} s`)],
         ["Guarantee", (each) => said(each.guarantee)], ["Keys", (each) => (each.keys === null ? "every key" : number(each.keys)), true],
         ["Waiting", (each) => each.waiting, true], ["Bytes", (each) => bytes(each.bytes), true],
       ];
-      const { sessions: together, hub, ...gateways } = stats.service?.subscribers ?? {};
+      const { sessions: together, hub, ...gateways } = service.subscribers;
       own.put(listed.sessions.length ? table(own.may("admin") ? "Sessions of all users" : "Your sessions", columns, listed.sessions) : h("p", {}, "There is no session."),
         together && h("section", { class: "card" }, h("h2", {}, "All outboxes together"), figures(together)),
         hub && h("section", { class: "card" }, h("h2", {}, "Messages that are published"), figures(hub)),
         Object.entries(gateways).map(([name, counts]) => h("section", { class: "card" }, h("h2", {}, "Gateway ", text(name)),
-          h("p", {}, plain(stats.service.gateways[name] ?? "")), figures(counts))));
+          h("p", {}, plain(service.gateways[name] ?? "")), figures(counts))));
     }, EVERY_S);
   },
 };
@@ -45,17 +45,11 @@ export const session = {
   },
 };
 
-// Users with a filter have no details
-function quietly(error) {
-  if (error.status === 403) return {};
-  throw error;
-}
-
 export const index = {
   title: "Index", label: "Index",
   show(own) {
     own.watch(async (signal) => {
-      const stats = await get("stats", { details: true }, signal).catch((error) => (error.status === 403 ? get("stats", {}, signal) : Promise.reject(error)));
+      const stats = await statsOr({ details: true }, signal, () => get("stats", {}, signal));
       const segments = stats.each_segment ?? [], most = Math.max(1, ...segments.map((each) => each.sets + each.deleted));
       const columns = [
         ["Segment", (each) => number(segments.indexOf(each) + 1)],
