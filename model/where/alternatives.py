@@ -135,19 +135,27 @@ def _rows(expression: Expression) -> list[Terms]:
         return [frozenset([expression])]
     if expression.least not in (1, len(expression.parts)):
         return _counted(expression)
-    parts = [*map(_rows, expression.parts)]
+    # Each once: of a repeated part, rows with one of its alternatives and another one would be made
+    parts = [*dict.fromkeys(tuple(_rows(part)) for part in _joined(expression, expression.least))]
     found: list[Terms] | None = [row for part in parts for row in part]
     if expression.least > 1:
         # Those of one row are joined at once, which takes a time that grows with their number
         found = [frozenset().union(*(part[0] for part in parts if len(part) == 1))]
-        for part in parts:
-            if len(part) != 1:
-                found = None if found is None else _product(found, part)
+        # In one order, as rows may become fewer before all are made
+        for part in sorted((part for part in parts if len(part) > 1), key=lambda part: [len(part), *map(_order, part)]):
+            found = None if found is None else _product(found, part)
     found = None if found is None else folded(found)
     if found is not None and len(found) <= MAX_CONJUNCTIONS:
         return found
     # One row, with a test of the alternatives
     return _counted(expression)
+
+
+def _joined(expression: Expression, least: int) -> list[Expression]:
+    """The parts of an `or`, if `least` is 1, or of an `and`, with those of its parts that are such ones, too."""
+    if not isinstance(expression, Gate) or expression.least != (1 if least == 1 else len(expression.parts)):
+        return [expression]
+    return [each for part in expression.parts for each in _joined(part, least)]
 
 
 def _counted(gate: Gate) -> list[Terms]:
@@ -213,8 +221,8 @@ def _terms(expression: Expression) -> Terms:
         return frozenset([expression])
     if expression.least not in (1, len(expression.parts)):
         return frozenset([_parts(expression)])
-    parts = [*map(_terms, expression.parts)]
-    if expression.least == len(parts):
+    parts = [_terms(part) for part in _joined(expression, expression.least)]
+    if expression.least > 1 or len(parts) == 1:
         return _conjunction(frozenset().union(*parts))
     rows = folded(frozenset(_conjuncts(each)) for part in parts for each in _disjuncts(_all_of(part)))
     return frozenset(_conjuncts(_some_of(1, [*map(_all_of, rows)])))
@@ -327,12 +335,12 @@ def _less(test: Constraint, negated: Sequence[Constraint]) -> Constraint:
     for own in test.intervals:
         at = own.lower
         for lower, upper in ruled_out:
-            if lower.position >= own.upper.position:
+            if _position(lower) >= _position(own.upper):
                 break
-            if at.position < lower.position:
+            if _position(at) < _position(lower):
                 left.append(Interval(at, lower))
             at = max(at, upper, key=_position)
-        if at.position < own.upper.position:
+        if _position(at) < _position(own.upper):
             left.append(Interval(at, own.upper))
     found = _with(test, left)
     return found if left and found.can_be_written else test
@@ -491,12 +499,12 @@ def _is_in(interval: Interval, others: Sequence[Interval]) -> bool:
 
 
 def _position(cut: Cut) -> bytes:
-    return cut.position
+    """Where a cut is; before all numbers is where the least of them begins."""
+    return _LEAST.position if cut == _ALL_NUMBERS.lower else cut.position
 
 
 def _starts(interval: Interval) -> bytes:
-    position = interval.lower.position
-    return _LEAST.position if position == _ALL_NUMBERS.lower.position else position
+    return _position(interval.lower)
 
 
 def _ends(interval: Interval) -> bytes:
