@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +22,7 @@ from tagmatch.model.errors import ResultTooLargeError
 from tagmatch.model.kernels.tag_table import has_reserved, reserved_among
 from tagmatch.model.tables import NEVER, Rows, Segment, Snapshot
 from tagmatch.model.where.constraints import Where
+from tagmatch.model.where.declared import decimals_of
 from tagmatch.model.where.values import is_reserved
 
 #: Most rows of a batch of columns, and most sets that are Python objects at once
@@ -112,7 +114,7 @@ def tags_and_tests(segment: Segment, rows: Rows, *, has_conditions: bool) -> tup
     """The plain tags of sets, and their conditions as expressions; `None` if none of them has any."""
     try:
         tags = _tags(segment, rows).cast(TAGS)
-        return _separated(tags) if has_conditions else (tags, None)
+        return _separated(tags, _decimals_of(segment)) if has_conditions else (tags, None)
     except pa.ArrowInvalid:
         raise ResultTooLargeError(
             f"stored set {rows[0]} has tags of 2**31 bytes or more, which one Arrow array of strings cannot hold; "
@@ -120,13 +122,17 @@ def tags_and_tests(segment: Segment, rows: Rows, *, has_conditions: bool) -> tup
         ) from None
 
 
-def _separated(tags: pa.ListArray) -> tuple[pa.ListArray, pa.ListArray | None]:
+def _decimals_of(segment: Segment) -> frozenset[str]:
+    return decimals_of(segment.options.attributes)
+
+
+def _separated(tags: pa.ListArray, decimals: frozenset[str]) -> tuple[pa.ListArray, pa.ListArray | None]:
     values = tags.flatten()
     reserved = pa.array(reserved_among(to_strings(values)))
     if not pc.any(reserved).as_py():
         return tags, None
     encoded = values.filter(reserved).dictionary_encode()
-    texts = pa.array([Where.of_tag(tag) for tag in encoded.dictionary.to_pylist()], pa.string())
+    texts = pa.array([Where.of_tag(tag, decimals) for tag in encoded.dictionary.to_pylist()], pa.string())
     before = np.append(0, np.cumsum(reserved.to_numpy(zero_copy_only=False)))
     offsets = tags.offsets.to_numpy() - tags.offsets[0].as_py()
     ends = before[offsets].astype(np.int32)
@@ -165,12 +171,13 @@ def _sets_at(segment: Segment, rows: Rows) -> Iterator[StoredSet]:
         tags = _tags(segment, some)
         rows_of_tags = tags.to_pylist()
         if has_reserved(to_strings(tags.flatten())):
-            rows_of_tags = [[Where.of_tag(tag) if is_reserved(tag) else tag for tag in row] for row in rows_of_tags]
+            where = partial(Where.of_tag, decimals=_decimals_of(segment))
+            rows_of_tags = [[where(tag) if is_reserved(tag) else tag for tag in row] for row in rows_of_tags]
         yield from zip(map(frozenset, rows_of_tags), map(tuple, named.to_pylist()), strict=True)
 
 
-def missing_text(chunks: list[TagLists], keys: U64Array | Strings, gone: I64Array) -> str:
-    """The text of an error about rows that are not stored; it names the first."""
+def missing_text(chunks: list[TagLists], keys: U64Array | Strings, gone: I64Array, decimals: frozenset[str]) -> str:
+    """The text of an error about rows that are not stored; it names the first. `decimals` are as in `Where.of_tag`."""
     place = first = int(gone[0])
     for chunk in chunks:
         if place < len(chunk):
@@ -178,7 +185,7 @@ def missing_text(chunks: list[TagLists], keys: U64Array | Strings, gone: I64Arra
         place -= len(chunk)
     (row,) = from_tag_lists(replace(chunk, offsets=chunk.offsets[place : place + 2])).to_pylist()
     stored = str(sorted({tag for tag in row if not is_reserved(tag)}))
-    if conditions := sorted({Where.of_tag(tag) for tag in row if is_reserved(tag)}):
+    if conditions := sorted({Where.of_tag(tag, decimals) for tag in row if is_reserved(tag)}):
         stored += f" where {' and '.join(conditions)}"
     key = from_strings(keys)[first].as_py() if isinstance(keys, Strings) else int(keys[first])
     others = f", nor are {len(gone) - 1} more of the rows to remove" if len(gone) > 1 else ""

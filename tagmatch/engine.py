@@ -400,7 +400,7 @@ class LocalEngine:
             with snapshot.verified():
                 gone = missing_rows(snapshot, staged, chunks, keys, now=clock.now_us(), threads=threads)
             if len(gone):
-                raise NotStoredError(missing_text(chunks, keys, gone))
+                raise NotStoredError(missing_text(chunks, keys, gone, self.declared.decimals))
 
         return check
 
@@ -645,7 +645,8 @@ class LocalEngine:
         keys = checks.many([value], "keys")
         (lon,), (lat,) = self.clients.where(keys)
         client = None if np.isnan(lon) else (float(lon), float(lat))
-        return Asked.of(tags, attributes, place, client, plane=plane).reasons(value, sets_with(snapshot, keys))
+        asked = Asked.of(tags, attributes, place, client, plane=plane, decimals=self.declared.decimals)
+        return asked.reasons(value, sets_with(snapshot, keys))
 
     def _keys_there(self, stored: frozenset[str], keys: tuple[Any, ...], place: Place) -> tuple[Any, ...]:
         """Of the keys of a set, those whose clients are where the set, or the message, says that they must be."""

@@ -154,6 +154,7 @@ class Asked(NamedTuple):
     place: Place
     client: Point | None
     plane: bool
+    decimals: frozenset[str]  # attributes that are declared as decimals
 
     @classmethod
     def of(
@@ -164,10 +165,11 @@ class Asked(NamedTuple):
         client: Point | None,
         *,
         plane: bool,
+        decimals: frozenset[str],
     ) -> Self:
         """A message as callers give it, whose values and places are sound."""
         points = checked_locations(place.location, plane=plane)
-        return cls(frozenset(tag_list(tags)), attributes or {}, Place(points, place.within), client, plane)
+        return cls(frozenset(tag_list(tags)), attributes or {}, Place(points, place.within), client, plane, decimals)
 
     def reasons(self, key: Any, sets: Iterable[frozenset[str]]) -> Reasons:
         """Why the key, which these sets have, is an answer or is not."""
@@ -201,8 +203,10 @@ class Asked(NamedTuple):
             return self._compared(constraint)
         keys = self._keys(constraint.attribute)
         holds = any(_satisfies(constraint, key) for key in keys) != constraint.negated
-        has = ", ".join(sorted(map(_shown, keys))) or None
-        return Test("condition", constraint.text, holds, has, None if holds else _why(constraint, keys, has))
+        is_decimal = constraint.attribute in self.decimals
+        has = ", ".join(sorted(_shown(key, is_decimal=is_decimal) for key in keys)) or None
+        text = constraint.text_for(self.decimals)
+        return Test("condition", text, holds, has, None if holds else _why(constraint, keys, has))
 
     def _keys(self, attribute: str) -> list[str]:
         """The keys of the values that an attribute has; the message's time is now, if it has no other one."""
@@ -231,7 +235,8 @@ class Asked(NamedTuple):
         held = [quoted(part.test) if part.kind == "tag" else part.test for part in parts if part.holds]
         why = f"{len(held)} of {len(parts)} hold, not {least}"
         holds = len(held) >= least
-        return Test("condition", constraint.text, holds, ", ".join(held) or None, None if holds else why)
+        text = constraint.text_for(self.decimals)
+        return Test("condition", text, holds, ", ".join(held) or None, None if holds else why)
 
     def _area(self, constraint: Constraint) -> Test:
         area: Any = constraint.area
@@ -343,8 +348,8 @@ def _types_of(constraint: Constraint) -> list[str]:
     return sorted(set(map(type_of, lowest))) if all(lowest) else []
 
 
-def _shown(key: str) -> str:
-    return "NaN" if key == NAN else literal(value_of(key))
+def _shown(key: str, *, is_decimal: bool = False) -> str:
+    return "NaN" if key == NAN else literal(value_of(key), is_decimal=is_decimal)
 
 
 # -- places ------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,6 +23,7 @@ from tagmatch.model.errors import IndexCorruptError
 from tagmatch.model.records import Alternative, Record, plain_record
 from tagmatch.model.tables import NEVER, Segment, Snapshot
 from tagmatch.model.where.constraints import AREA_TAGS, Constraint, Where
+from tagmatch.model.where.declared import decimals_of
 from tagmatch.model.where.types import EPOCH
 from tagmatch.model.where.values import RESERVED, is_reserved
 from tagmatch.partitioner.replacing import number_of_set
@@ -67,7 +68,11 @@ def records_of(snapshot: Snapshot, keys: Keys) -> list[Record[Any] | None]:
                     data = {name.removeprefix(DATA): value for name, value in row.items() if value is not None}
                     put[place] = given, data
     named = listed(keys)
-    return [_record(key, stored[place], put.get(place)) if place in stored else None for place, key in enumerate(named)]
+    decimals = decimals_of(snapshot.segments[0].options.attributes)
+    return [
+        _record(key, stored[place], put.get(place), decimals) if place in stored else None
+        for place, key in enumerate(named)
+    ]
 
 
 class _AsGiven(NamedTuple):
@@ -108,6 +113,7 @@ class Reader:
     def __init__(self, segment: Segment) -> None:
         table, tags, deletions = segment.keys, segment.vocabulary.tags, segment.deletions
         directory = table.directory
+        self.decimals = decimals_of(segment.options.attributes)
         self._keys, self._places = directory.keys.data, directory.places.data
         self._offsets, self._more = table.keys.offsets.data, len(table.keys.values) - len(segment)
         self._deleted = None if deletions is None else deletions.bits.data
@@ -163,13 +169,13 @@ class Reader:
         return found if found < len(ends) - 1 and text[ends[found] : ends[found + 1]] == name else -1
 
 
-def record_of(readers: Iterable[Reader], key: int | str) -> Record[Any] | None:
+def record_of(readers: Sequence[Reader], key: int | str) -> Record[Any] | None:
     """The record of one key, from the segments of a snapshot."""
     stored: list[_Stored] = []  # `list[_Stored]()` takes a tenth of the time of all this
     put = None
     for reader in readers:
         put = reader.read(key, stored) or put
-    return _record(key, stored, put) if stored else None
+    return _record(key, stored, put, readers[0].decimals) if stored else None
 
 
 def data_beside(snapshot: Snapshot, keys: pa.Array, names: Sequence[str], schema: Schema) -> pa.StructArray:
@@ -203,7 +209,9 @@ def _are_texts(keys: pa.Array) -> bool:
     return bool(pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type))
 
 
-def _record(key: Any, stored: list[_Stored], put: tuple[_AsGiven, dict[str, Any]] | None) -> Record[Any]:
+def _record(
+    key: Any, stored: list[_Stored], put: tuple[_AsGiven, dict[str, Any]] | None, decimals: frozenset[str]
+) -> Record[Any]:
     given, data = put or (_NOTHING_GIVEN, {})
     if given.tags is not None and _are_as_put(stored, given):
         area = None if given.area is None else Constraint.of_tag(given.area).area
@@ -212,8 +220,8 @@ def _record(key: Any, stored: list[_Stored], put: tuple[_AsGiven, dict[str, Any]
         tags, expires = stored[0]
         if RESERVED not in "".join(tags):
             return plain_record(key, frozenset(tags), None if expires == NEVER else _time(expires), data)
-        return Record(key, (_alternative(tags, expires),), data)
-    every = [_alternative(*each) for each in stored]
+        return Record(key, (_alternative(tags, expires, decimals),), data)
+    every = [_alternative(*each, decimals) for each in stored]
     every.sort(key=lambda each: (sorted(each.tags), each.where or "", str(each.area)))
     return Record(key, tuple(every), data)
 
@@ -224,7 +232,7 @@ def _are_as_put(stored: list[_Stored], given: _AsGiven) -> bool:
     return len({time for _, time in stored}) == 1 and sum(own) & (2**64 - 1) == given.sets
 
 
-def _alternative(tags: list[str], expires: int) -> Alternative:
+def _alternative(tags: list[str], expires: int, decimals: frozenset[str]) -> Alternative:
     """A stored set as one would put it."""
     if RESERVED not in "".join(tags) or not any(map(is_reserved, tags)):
         return Alternative(frozenset(tags), None, None, _time(expires))
@@ -234,7 +242,7 @@ def _alternative(tags: list[str], expires: int) -> Alternative:
     if len(areas) == 1:
         conditions.remove(areas[0])
         area = Constraint.of_tag(areas[0]).area
-    where = " and ".join(sorted(Where.of_tag(tag) for tag in conditions)) or None
+    where = " and ".join(sorted(Where.of_tag(tag, decimals) for tag in conditions)) or None
     return Alternative(frozenset(plain), where, area, _time(expires))
 
 

@@ -209,7 +209,7 @@ def _as_declared(
     place = _Place(label, row_at)
     if not is_text(plain):
         if own.kind == "decimal" and pa.types.is_floating(plain):
-            return [(name, listed(_decimals(values)))]
+            return [(name, listed(as_decimals(values)))]
         if declared.strict and not _has_kind(own.kind, plain):
             said = f"it takes values of {own.attribute.type}, not of {plain}: cast them"
             raise InvalidTypeError(f"{label}: {said}")
@@ -259,7 +259,7 @@ def _read(texts: pa.Array, kind: Any, strict: _Place | None, name: str) -> list[
     return [pa.ExtensionArray.from_storage(TypedTexts(), keys.take(distinct.indices))]
 
 
-def _decimals(values: pa.Array) -> pa.Array:
+def as_decimals(values: pa.Array) -> pa.Array:
     """Doubles as the decimals that are written as they are."""
     plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
     distinct = plain.dictionary_encode()

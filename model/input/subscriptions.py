@@ -35,9 +35,11 @@ from tagmatch.model.columns import (
     tag_lists,
 )
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
+from tagmatch.model.input.declared_columns import as_decimals
 from tagmatch.model.input.places import area_column, area_rows, area_tag, is_area
 from tagmatch.model.input.typed import PARSED, is_typed, parsed
 from tagmatch.model.input.values import (
+    FLOAT,
     NO_PLACES,
     TEXT,
     VALUES,
@@ -466,7 +468,7 @@ def constraint_rows(
         raise InvalidTypeError(f"{name} must be lists of structs with {', '.join(_FIELDS[:3])}, …, not {kind}")
     offsets, structs = elements(constraints)
     read = _Read(name, first_row, offsets, structs)
-    columns = read.columns(threads)
+    columns = read.columns(threads, NOTHING if declared is None else declared)
     sound = are_sound(columns, threads)
     if structs.null_count:
         sound &= structs.is_valid().to_numpy(zero_copy_only=False)
@@ -501,6 +503,7 @@ class _Read:
 
     def __init__(self, name: str, first_row: int, offsets: I64Array, structs: pa.StructArray) -> None:
         self._name, self._first_row, self._offsets, self._structs = name, first_row, offsets, structs
+        self._are_decimals: pa.Array | None = None  # for each constraint, whether its attribute is declared as one
         self._fields = struct_fields(structs, _FIELDS, f"{name}: constraints")
         for field in (ATTRIBUTE, OPERATOR):
             if field not in self._fields:
@@ -514,9 +517,11 @@ class _Read:
         reject_no_utf8(texts, self._name, self._first_row, len(self._offsets) - 1)
         return texts
 
-    def columns(self, threads: int) -> Columns:
+    def columns(self, threads: int, declared: Declared) -> Columns:
         """What kernels need."""
         attributes, count = self._text(ATTRIBUTE), len(self._structs)
+        if declared.decimals:
+            self._are_decimals = pc.is_in(attributes, pa.array(sorted(declared.decimals), attributes.type))
         operators = pc.index_in(self._text(OPERATOR), pa.array(list(OPERATORS))).fill_null(-1).to_numpy()
         strings = to_strings(attributes.fill_null("").cast(pa.large_string()))
         every = np.arange(count)
@@ -563,9 +568,8 @@ class _Read:
                 place_of,
                 f"{label} has values of {plain.type}, but these are {VALUES}: cast it",
             )
-            column = value_column(plain, NO_PLACES)
-            if column is not None:
-                found.append(column)
+            columns = (value_column(each, NO_PLACES) for each in self._with_decimals(plain, owners))
+            found += [column for column in columns if column is not None]
         rows = keys_of_rows(found, count, threads)
         counts = np.diff(rows.offsets)
         begins, ends = places(rows.tags)
@@ -575,6 +579,14 @@ class _Read:
         one[there, 0], one[there, 1] = begins[firsts], ends[firsts]
         one[counts > 1] = SEVERAL
         return _Keys(rows.tags.data, one)
+
+    def _with_decimals(self, values: pa.Array, owners: I64Array) -> list[pa.Array]:
+        """Values; doubles of attributes that are declared as decimals are apart, as these."""
+        if self._are_decimals is None or kind_of(values.type) != FLOAT:
+            return [values]
+        doubles, nothing = values.cast(pa.float64()), pa.scalar(None, pa.float64())
+        chosen = self._are_decimals.take(pa.array(owners))
+        return [pc.if_else(chosen, nothing, doubles), as_decimals(pc.if_else(chosen, doubles, nothing))]
 
     def as_declared(self, tags: Strings, columns: Columns, declared: Declared | None) -> Strings:
         """The tags of constraints as attributes are declared; each different one is looked at once.

@@ -372,19 +372,26 @@ class Constraint:
 
     @property
     def text(self) -> str:
-        """An expression that says the same; read again, it gives the same constraint."""
+        """An expression that says the same; read again, if nothing is declared, it gives the same constraint."""
+        return self.text_for(frozenset())
+
+    def text_for(self, decimals: frozenset[str]) -> str:
+        """The same where these attributes are declared as decimals."""
         if self.kind == NO_TAG:
             test = f"tags {{{quoted(self.payload)}}}"
         elif self.kind == PARTS:
             least, tags = self.parts
-            test = f"at least {least} of {{{', '.join(map(_text_of_part, tags))}}}"
+            test = f"at least {least} of {{{', '.join(_text_of_part(tag, decimals) for tag in tags)}}}"
         elif self.area is not None:
             test = f"within {text_of(self.area)}"
         elif self.kind == COMPARED:
             test = _text_of_comparison(Comparison.in_payload(self.attribute, self.payload))
         else:
             name = name_text(self.attribute.removesuffix(PHRASES))
-            tests = [own.written(name, list(map(literal, given))) for own, given in self.tests]
+            is_decimal = self.attribute in decimals
+            tests = [
+                own.written(name, [literal(each, is_decimal=is_decimal) for each in given]) for own, given in self.tests
+            ]
             test = tests[0] if len(tests) == 1 else f"({' or '.join(tests)})"
         return f"not {test}" if self.negated else test
 
@@ -458,9 +465,9 @@ class Where(str):
         return where
 
     @classmethod
-    def of_tag(cls, tag: str) -> Self:
-        """The constraint with this tag in a stored row."""
-        return cls(_text_of_tag(tag))
+    def of_tag(cls, tag: str, decimals: frozenset[str] = frozenset()) -> Self:
+        """The constraint with this tag in a stored row of an index that declares these attributes as decimals."""
+        return cls(_text_of_tag(tag, decimals))
 
     def __repr__(self) -> str:
         return f"Where({str.__repr__(self)})"
@@ -505,7 +512,7 @@ def _negated(tag: str) -> str:
     return constraint.payload if constraint.kind == NO_TAG else constraint.negation.tag
 
 
-def _text_of_part(tag: str) -> str:
+def _text_of_part(tag: str, decimals: frozenset[str]) -> str:
     """A part as an expression has it, within braces or parentheses."""
     if not is_reserved(tag):
         return f"tags {{{quoted(tag)}}}"
@@ -513,8 +520,9 @@ def _text_of_part(tag: str) -> str:
     if constraint.kind == PARTS:
         least, tags = constraint.parts
         if least in (1, len(tags)):
-            return f"({(' or ' if least == 1 else ' and ').join(map(_text_of_part, tags))})"
-    return constraint.text
+            joint = " or " if least == 1 else " and "
+            return f"({joint.join(_text_of_part(each, decimals) for each in tags)})"
+    return constraint.text_for(decimals)
 
 
 def _parts_in(payload: str) -> tuple[int, list[str]]:
@@ -553,8 +561,8 @@ def _are_sound_parts(payload: str, deep: int) -> bool:
 
 
 @lru_cache(_REMEMBERED)
-def _text_of_tag(tag: str) -> str:
-    return Constraint.of_tag(tag).text
+def _text_of_tag(tag: str, decimals: frozenset[str]) -> str:
+    return Constraint.of_tag(tag).text_for(decimals)
 
 
 def name_text(attribute: str) -> str:

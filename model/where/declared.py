@@ -6,6 +6,7 @@ other values are errors. An attribute with words has a second one, hidden from u
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from tagmatch.model.where.analyzers import Analyzer, analyzer_of
 from tagmatch.model.where.comparisons import NOW
 from tagmatch.model.where.constraints import MANY, OPERATORS, PHRASE, PHRASES, Constraint, Operator, phrase_text
 from tagmatch.model.where.types import Typed, Version, decimal_of, network_of, typed_of
-from tagmatch.model.where.values import NAN, NUMBERS, TEXTS, Value, key_of, literal, quoted
+from tagmatch.model.where.values import NAN, NUMBERS, TEXTS, Value, Written, key_of, literal, quoted
 
 #: What values of a declared type are
 Kind = Literal["text", "bool", "integer", "float", "decimal", "time", "version", "ip"]
@@ -87,15 +88,22 @@ _READ: dict[Kind, Callable[[str], Value]] = {
 }
 
 
+@lru_cache(64)
+def decimals_of(attributes: tuple[Attribute, ...]) -> frozenset[str]:
+    """The names of those that are declared as decimals."""
+    return frozenset(each.name for each in attributes if kind_named(each.type) == "decimal")
+
+
 def value_in(kind: Kind, text: str) -> Value:
     """The value of this kind that a text writes; InvalidValueError."""
     return _READ[kind](text)
 
 
 def exact_decimal(number: float) -> Decimal | float:
-    """The decimal that is written as a double is; infinities and NaN stay."""
-    found = Decimal(repr(float(number)))
-    return found if found.is_finite() else number
+    """The decimal that is written as a double is, or as an expression has it; infinities and NaN stay."""
+    if not math.isfinite(number):
+        return number
+    return decimal_of(number.text if isinstance(number, Written) else repr(float(number)))
 
 
 def _is_of(kind: Kind, value: object) -> bool:
@@ -137,7 +145,8 @@ class Declared:
     """The declared attributes of an index."""
 
     def __init__(self, attributes: Iterable[Attribute], *, strict: bool) -> None:
-        self.strict = strict
+        self.strict, attributes = strict, tuple(attributes)
+        self.decimals = decimals_of(attributes)
         self._own = {
             each.name: _Own(each, kind_named(each.type), analyzer_of(each.analyzer) if each.analyzer else None)
             for each in attributes
@@ -256,6 +265,8 @@ def declared_tag(tag: str, declared: Declared | None, *, is_phrase: bool) -> str
         if len(tests) > 1 or declared[name] is None:
             declared.check_name(name)
         else:
+            if name in declared.decimals:  # doubles in columns became decimals before
+                operands = [Decimal(each) if isinstance(each, float) else each for each in operands]
             operands = declared.operands(name, operator, operands)
     found = Constraint.of(name, operator.name, operands) if is_phrase or operands is not tests[0][1] else constraint
     return found.negation.tag if constraint.negated and found is not constraint else found.tag

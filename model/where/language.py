@@ -70,7 +70,7 @@ from tagmatch.model.where.grammar import (
 )
 from tagmatch.model.where.outlines import Corridor, Polygon
 from tagmatch.model.where.types import DECIMAL, TYPES, network_of, typed_of
-from tagmatch.model.where.values import Value, check_name, checked_text, is_reserved
+from tagmatch.model.where.values import Value, Written, check_name, checked_text, is_reserved
 
 # As many expressions as a batch of a file has: each is read as the batch is checked, and again as its sets are staged
 _REMEMBERED = 1 << 16
@@ -323,7 +323,7 @@ def _value(token: Token) -> Value:
 
 def _number(text: str) -> int | float:
     if not _INTEGER.fullmatch(text):
-        return float(text)
+        return Written(text)
     # Python does not read thousands of digits; no attribute may have so great a number either
     return int(text) if len(text) <= LONGEST_FOUND else 2**64
 

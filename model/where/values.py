@@ -22,6 +22,7 @@ import math
 import re
 import struct
 from decimal import Decimal
+from typing import Self
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.where.types import (
@@ -65,6 +66,19 @@ _DIGITS_OF_DISTANCE = slice(17, 20)
 _ESCAPES = {'"': r"\"", "\\": r"\\", "\n": r"\n", "\t": r"\t"}
 # Controls, what else ends a line for some programs, and lone surrogates, which messages may have to show
 _ESCAPED = re.compile(r'["\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
+
+
+class Written(float):
+    """A number of an expression: the nearest double, and how it is written, which a declared decimal is exactly."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        """The number that is written so."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
 
 
 def key_of(value: object) -> str:
@@ -220,8 +234,13 @@ def _escape(found: re.Match[str]) -> str:
     return _ESCAPES.get(found[0], f"\\u{ord(found[0]):04x}")
 
 
-def literal(value: Value) -> str:
-    """A value as it is written in an expression, an infinity as a number too large for a double; InvalidValueError."""
+def literal(value: Value, *, is_decimal: bool = False) -> str:
+    """A value as it is written in an expression, an infinity as a number too large for a double; InvalidValueError.
+
+    For an attribute that is declared as a decimal, a double is the decimal that it equals, if it is written otherwise.
+    """
+    if is_decimal and isinstance(value, float) and math.isfinite(value) and Decimal(repr(value)) != Decimal(value):
+        value = Decimal(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

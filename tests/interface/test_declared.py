@@ -1,15 +1,16 @@
 """Declared attributes, analyzers and phrases, against what plain Python says of them."""
 
 import json
+import math
 import re
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.command import done, refused
 from support.service import remote
@@ -219,6 +220,86 @@ def test_packed_decimals_are_no_doubles() -> None:
             assert tm.match([], {"x": value}) == wanted
             table = pa.table({"tags": [[]], "attributes": [packed({"x": value})]})
             assert tm.match_many(table).to_pylist() == [wanted]
+
+
+#: Doubles, the decimals that equal these, and others that are nearer to a double than any text of 17 digits
+_DOUBLES = st.sampled_from([0.1, -0.3, 1e22, 2.0**70, 5e-324, 1e16 / 3]) | st.floats(-1e30, 1e30)
+_EXACT = _DOUBLES.flatmap(
+    lambda each: st.sampled_from([Decimal(each), Decimal(repr(each)), Decimal(each).next_plus(Context(prec=60))])
+)
+_TENTH = Decimal.from_float(0.1)
+
+
+def _operand(number: Decimal, spelling: str) -> Any:
+    return {"bare": f"{number:f}", "text": f'"{number}"', "typed": f'decimal "{number}"'}[spelling]
+
+
+@given(
+    numbers=st.lists(_EXACT, min_size=1, max_size=4),
+    operator=st.sampled_from(["=", "!=", "<", ">=", "in", "between"]),
+    spelling=st.sampled_from(["bare", "text", "typed", "column"]),
+    counted=st.booleans(),
+)
+@example([_TENTH], "=", "bare", False)
+@example([_TENTH, Decimal("0.1")], "in", "typed", True)
+def test_decimals_stay_exact_in_conditions_and_in_texts_of_these(
+    numbers: list[Decimal], operator: str, spelling: str, counted: bool
+) -> None:
+    """However they come in, and from each text of the condition."""
+    numbers = [number for number in numbers if spelling != "bare" or "." in f"{number:f}" or abs(number) < 2**63]
+    numbers = sorted(numbers or [_TENTH])
+    declared: dict[str, Any] = {"threads": 1, "device": "cpu", "attributes": {"x": "decimal(38, 10)"}}
+    tested = {"in": numbers, "between": [numbers[0], numbers[-1]]}.get(operator, numbers[:1])
+    with TagMatch(**declared) as tm:
+        if spelling == "column":
+            field = {"value": tested[0]} if len(tested) == 1 and operator != "in" else {"values": tested}
+            given = {"attr": "x", "op": operator, **field}
+            tm.add_subscriptions(pa.table({"key": [1], "constraints": [[_with_texts(given)]]}))
+        else:
+            texts = [_operand(number, spelling) for number in tested]
+            operand = {"in": f"{{{', '.join(texts)}}}", "between": " and ".join(texts)}.get(operator, texts[0])
+            where = f"x {operator} {operand}"
+            tm.add_set([], 1, where=f"at least 2 of {{{where}, n = 1, n = 2}}" if counted else where)
+        tm.consolidate()
+        asked = {Decimal(text) for each in numbers for text in (str(each), repr(float(each)))}
+        asked |= {Decimal(float(each)) for each in numbers}
+        among: Any = {"in": numbers.__contains__, "between": lambda value: tested[0] <= value <= tested[-1]}
+        holds = among.get(operator) or (lambda value: COMPARE[operator](value, tested[0]))
+        found = {value: tm.match([], {"x": value, "n": 1}) for value in asked}
+        assert found == {value: [1] * holds(value) for value in asked}
+        table, record, [(stored, _)] = tm.to_arrow(), tm.get(1), [*tm]
+        assert record is not None
+        reasons = tm.explain([], {"x": min(asked), "n": 1}, key=1)
+        for text in (*table["where"].to_pylist(), record.where, *(test.test for test in reasons.alternatives[0].tests)):
+            with TagMatch(**declared) as other:
+                other.add_set([], 1, where=text)
+                other.consolidate()
+                assert [*other] == [(stored, (1,))]
+        tm.remove_sets(table["tags"], table["key"], where=table["where"], missing="error")
+        assert tm.consolidate().removed == 1
+
+
+def _with_texts(constraint: dict[str, Any]) -> dict[str, Any]:
+    """A constraint whose decimals are fields with texts, which Arrow's decimals may be too short for."""
+    name, value = [*constraint.items()][-1]
+    texts = [{"decimal": str(each)} for each in value] if isinstance(value, list) else {"decimal": str(value)}
+    return {**constraint, name: texts}
+
+
+def test_doubles_in_columns_of_constraints_are_the_decimals_that_are_written_so() -> None:
+    kinds = {"x": "decimal(38, 10)"}
+    with TagMatch(threads=1, device="cpu", attributes=kinds) as tm:
+        values = [{"attr": name, "op": "=", "value": 0.1} for name in ("x", "y")]
+        lists = [{"attr": name, "op": "in", "values": [0.1, 0.5]} for name in ("x", "y")]
+        for first, given_ in ((1, values), (3, lists)):
+            tm.add_subscriptions(pa.table({"key": [first, first + 1], "constraints": [[each] for each in given_]}))
+        with pytest.raises(InvalidValueError, match="NaN"):
+            tm.add_subscriptions(pa.table({"key": [9], "constraints": [[values[0] | {"value": math.nan}]]}))
+        tm.consolidate()
+        for value, wanted in ((0.1, [1, 3]), (Decimal("0.1"), [1, 3]), (_TENTH, [])):
+            assert sorted(tm.match([], {"x": value})) == wanted
+        for value, wanted in ((0.1, [2, 4]), (Decimal("0.1"), []), (_TENTH, [2, 4])):
+            assert sorted(tm.match([], {"y": value})) == wanted
 
 
 def test_what_is_not_of_the_type_stays_unless_strict() -> None:
