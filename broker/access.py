@@ -76,6 +76,8 @@ RESERVED = 8
 USER_MESSAGES = 4
 # Seconds between looks whether a waiting call may go on
 LOOK_S = 0.2
+#: Why a call is not taken, or has no answer, when the service ends
+ENDS = "the service ends, and takes no more calls"
 
 
 class Bucket:
@@ -147,8 +149,8 @@ class UserLimits:
 
     def end(self, memory: Memory) -> None:
         """Count a call no more."""
-        memory.close()
         with self._lock:
+            memory.close()
             self._count -= 1
             for counts, name in ((self._peers, memory.peer), (self._calls, memory.user)):
                 counts[name] -= 1
@@ -256,11 +258,10 @@ class Memory:
                 self._count(-nbytes, **{name: -count for name, count in rows.items()})
 
     def close(self) -> None:
-        """Give all back."""
+        """Give all back; with the lock of the limits, as another thread may count bytes that come."""
         self._is_closed = True
         if self._bytes or self._rows:
-            with self._limits.changed:
-                self._count(-self._bytes, **{name: -count for name, count in self._rows.items()})
+            self._count(-self._bytes, **{name: -count for name, count in self._rows.items()})
 
     def _count(self, nbytes: int, **rows: int) -> None:
         self._bytes += nbytes

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tagmatch.broker import wire
-from tagmatch.broker.access import RESERVED, Call, UserLimits, require, user_of
+from tagmatch.broker.access import ENDS, RESERVED, Call, UserLimits, require, user_of
 from tagmatch.broker.answers import ACTIONS, CONTENTS, EXCHANGES, LIMITED, PUTS, Stream, options_of
 from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, Role, ServerOptions, User
 from tagmatch.broker.config_file import check_files
@@ -225,7 +225,7 @@ class Taken:
             call.memory = service.limits.begin(call.user, call.peer, call.ended, is_action=self._is_action)
             if service.is_draining and not self._while_draining:
                 service.limits.end(call.memory)
-                raise UnavailableError("the service ends, and takes no more calls")
+                raise UnavailableError(ENDS)
         except Exception as error:
             raise self._told(error) from None
         return self
@@ -275,7 +275,7 @@ class Taken:
         else:
             LOG.info("error", extra={"fields": {**fields, "error": str(error)[:500]}})
         if isinstance(error, ClosedError):
-            error = UnavailableError("the service ends, and takes no more calls")
+            error = UnavailableError(ENDS)
         metrics.errors.labels(name_of(error)).inc()
         return error
 

@@ -81,15 +81,15 @@ class HttpCall(Call):
             body, self.body = self.body, None
             return body, False
         while not self._came and self.has_more:
+            if self.ended.is_set():  # also before it waits: nothing wakes it any more
+                raise GoneError
             if self.waits_for_go:
-                self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 self.has_gone_on = True
             self.until = time.monotonic() + FIRST_S
             self._awaited = self.app.loop.create_future()
             await self._awaited
             self.until = None
-            if self.ended.is_set():
-                raise GoneError
         part = b"".join(self._came)
         self._came.clear()
         self._unread = 0
@@ -150,7 +150,7 @@ class HttpCall(Call):
         """Send a part of an answer, the first one with its headers; GoneError if the client has gone."""
         request, parts = self.request, list[bytes]()
         if headers:
-            parts.append(head_of(200, [*headers, *self.more_headers], None, stays=request.stays, is_new=request.is_new))
+            parts.append(self._head(200, headers, None))
         if not request.is_new:
             parts.append(data)
         elif data:
@@ -170,6 +170,13 @@ class HttpCall(Call):
             sent.cancel()
             self.ended.set()
             raise GoneError from None
+
+    def _head(self, status: int, headers: Headers, length: int | None) -> bytes:
+        """The head of the answer, which is the last of its connection while the service drains."""
+        if self.app.service.is_draining:
+            self.request = self.request._replace(stays=False)
+        request, stays = self.request, self.request.stays and not self.waits_for_go
+        return head_of(status, [*headers, *self.more_headers], length, stays=stays, is_new=request.is_new)
 
     async def has_room(self) -> None:
         """Wait until the client has read most of the bytes written."""
@@ -194,8 +201,7 @@ class HttpCall(Call):
         body, status, kind, headers = answer
         if kind is JSON or kind is PROBLEM:
             body += b"\n"  # for terminals
-        headers = [(b"content-type", kind), *headers, *self.more_headers]
-        head = head_of(status, headers, len(body), stays=self.request.stays and not self.waits_for_go)
+        head = self._head(status, [(b"content-type", kind), *headers], len(body))
         self.has_begun = True
         self._write(head if self.method == "HEAD" or status in (204, 304) else head + body)
         self.is_whole = True

@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from tagmatch.broker.access import FIRST_S
+from tagmatch.broker.access import ENDS, FIRST_S
 from tagmatch.broker.http.bodies import PROBLEM, RefusedError, problem_of
 from tagmatch.broker.http.call import HttpCall, Request, head_of
 from tagmatch.broker.http.sockets import SocketCall
 from tagmatch.broker.observe import LOG
+from tagmatch.model.errors import TagMatchError, UnavailableError
 
 if TYPE_CHECKING:
     from tagmatch.broker.http.app import App
 
-# Seconds that a connection may be without requests, and that a client may send bytes after the answer
-_IDLE_S, _LINGER_S = 75.0, 2.0
+#: Seconds for which a client may send bytes after the last answer
+LINGER_S = 2.0
+# Seconds that a connection may be without requests
+_IDLE_S = 75.0
 # Bytes of a body that is read before its request is looked at, of parts that wait to be read, and of all headers
 _BRIEF, _MOST_UNREAD, _MOST_HEAD = 16_384, 65_536, 65_536
 
@@ -81,7 +84,8 @@ class Connection(asyncio.Protocol):
         try:
             parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
-            self._upgrade(data[upgrade.args[0] :])
+            if self._parser is not None:
+                self._upgrade(data[upgrade.args[0] :])
         except HttpParserCallbackError:
             LOG.exception("HTTP has failed", extra={"fields": {"peer": self.peer}})
             self.transport.abort()
@@ -92,11 +96,11 @@ class Connection(asyncio.Protocol):
                 self._refuse(RefusedError(431, f"the headers must have at most {_MOST_HEAD:,} bytes"))
 
     def eof_received(self) -> bool:
-        """As of any protocol: a client that has sent all of its request may wait for the answer."""
-        call, self._has_eof = self._call, True
-        if call is None or call.has_more or call.form == "events" or self.transport.get_extra_info("sslcontext"):
+        """As of any protocol: a client that has sent all of its requests may wait for the answers."""
+        calls, self._has_eof = [*filter(None, (self._call, *self._after))], True
+        if not calls or calls[-1].has_more or calls[0].form == "events" or self.transport.get_extra_info("sslcontext"):
             return False
-        call.request = call.request._replace(stays=False)
+        calls[-1].request = calls[-1].request._replace(stays=False)
         return True
 
     def pause_writing(self) -> None:
@@ -127,8 +131,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """All but the body has come: one that is not brief is looked at by now."""
         parser, headers = self._parser, self._headers
-        assert parser is not None
-        if parser.should_upgrade():
+        if parser is None or parser.should_upgrade():  # after the last answer, or none of HTTP
             return
         is_new = parser.get_http_version() == "1.1"
         method, stays = parser.get_method().decode("latin-1"), is_new and parser.should_keep_alive()
@@ -160,7 +163,7 @@ class Connection(asyncio.Protocol):
 
     def _take(self, call: HttpCall) -> None:
         call.is_taken, self.until = True, None
-        if self._call is None:
+        if self._call is None and not self._after:
             self._begin(call)
         else:
             self._after.append(call)
@@ -187,6 +190,8 @@ class Connection(asyncio.Protocol):
     def _end(self, call: HttpCall) -> None:
         """Go on after an answer; one that is not whole ends with the connection."""
         self._call = None
+        if self.transport.is_closing():  # also as the client has gone
+            return
         if not self._is_read:
             self.resume_reading()
         if self._refusal and (call.is_whole or not call.has_begun) and not self._after:
@@ -203,9 +208,12 @@ class Connection(asyncio.Protocol):
             self._may_be_idle()
 
     def _linger(self) -> None:
-        """Close it soon, not at once: what a client still sends would take the answer from it."""
-        self._parser = None
-        self.until = time.monotonic() + _LINGER_S
+        """Close it soon, not at once: bytes that still come, which are dropped, would take the answer away."""
+        self._parser = self._coming = None
+        self._head_bytes = 0
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.until = time.monotonic() + LINGER_S
 
     def _next(self) -> None:
         if self._after and self._call is None:
@@ -229,19 +237,32 @@ class Connection(asyncio.Protocol):
             self._is_read = True
             self.transport.resume_reading()
 
-    def _refuse(self, error: RefusedError) -> None:
-        """Answer bytes that are no request with their mistake, after the answers before it, and close."""
+    def end(self) -> None:
+        """Close it, as the service ends; a client that waits for an answer, or still sends, is told so."""
+        call, is_waiting = self._call, bool(self._call or self._after or self._head_bytes)
+        self._after.clear()
+        if is_waiting:
+            self._refuse(UnavailableError(ENDS))
+            if call is not None:
+                call.has_gone()
+        elif self._parser is not None:
+            self.transport.close()
+
+    def _refuse(self, error: TagMatchError) -> None:
+        """Send an error for bytes that are no request, or no whole one, after the answers before it; then close."""
+        if self._parser is None:  # the last answer has gone
+            return
         answer = problem_of(error)
-        head = head_of(answer.status, [(b"content-type", PROBLEM)], len(answer.body), stays=False)
+        head = head_of(answer.status, [(b"content-type", PROBLEM), *answer.headers], len(answer.body), stays=False)
         self._parser, self._refusal = None, head + answer.body
         coming, self._coming = self._coming, None
         if coming is not None:
             coming.has_gone()
-        if self._call is None:
+        if self._call is None and not self._after:
             self._end_refused()
 
     def _end_refused(self) -> None:
-        if not self.transport.is_closing():  # the client may have gone while its call was answered
+        if not self.transport.is_closing():
             self.transport.write(self._refusal)
             self._linger()
 

@@ -6,13 +6,14 @@ import asyncio
 import resource
 import ssl
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 import uvloop
 
 from tagmatch.broker.http.app import App
-from tagmatch.broker.http.connection import Connection
+from tagmatch.broker.http.connection import LINGER_S, Connection
 from tagmatch.broker.wire import in_url
 from tagmatch.model.errors import TagMatchError
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from tagmatch.broker.service import Service
 
 _BACKLOG = 512
+# Seconds between looks whether all connections are closed
+_CLOSED_S = 0.01
 
 
 class HttpServer:
@@ -55,17 +58,22 @@ class HttpServer:
         self._looking = asyncio.run_coroutine_threadsafe(self.app.look_after(), self._loop)
 
     def stop(self) -> None:
-        """End all calls, and listen no more."""
+        """End all calls, and listen no more; clients have some time to read the answers that were sent."""
 
         async def end() -> None:
             self._looking.cancel()
             self._server.close()
-            for each in [*self.app.connections]:
-                each.transport.close()
-            tasks = [*self.app.tasks]
+            connections, tasks = self.app.connections, [*self.app.tasks]
+            for each in [*connections]:
+                each.end()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            until = time.monotonic() + LINGER_S
+            while connections and time.monotonic() < until:
+                await asyncio.sleep(_CLOSED_S)
+            for each in [*connections]:
+                each.transport.abort()
             await asyncio.sleep(0)
 
         if self._loop.is_closed():

@@ -1,16 +1,24 @@
 """Requests of strangers: old and odd ones, halves of connections, and unwanted bodies, have answers."""
 
 import contextlib
+import gc
 import json
+import logging
 import socket
+import struct
+import threading
 import time
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
-from test_http import NDJSON, lines, served
+from support.service import Slowed
+from test_http import ARROW, NDJSON, lines, served, stream
 from test_http_security import ends, wait_until
 
+from tagmatch.broker.answers import Matching
 from tagmatch.broker.service import Service
+from tagmatch.model.change_counts import ChangeCounts
 
 MESSAGE = b'{"tags": ["a"]}'
 
@@ -177,3 +185,111 @@ def test_odd_targets(service):
     head = asked(service, b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert b"content-length: 20" in head
     assert head.endswith(b"\r\n\r\n")
+
+
+@contextlib.contextmanager
+def nothing_is_told(service: Service, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Sees that no call is left at the end, and that none failed or had to be ended."""
+    yield
+    wait_until(lambda: service.limits.stats()["calls"] == 0)
+    gc.collect()  # asyncio tells of a task that has failed when the task goes
+    assert [each.getMessage() for each in caplog.records if each.exc_info or each.levelno >= logging.WARNING] == []
+    assert service.limits.stats()["bytes"] == 0
+
+
+def goes(service: Service, raw: socket.socket) -> None:
+    """Reset a connection, and wait until the service knows it."""
+    peer = "{}:{}".format(*raw.getsockname())
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    raw.close()
+    assert service.http is not None
+    wait_until(lambda: peer not in {each.peer for each in service.http.app.connections})
+
+
+PARTS = b"POST /match_many HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        b"",
+        b"hello\r\n\r\n",
+        b"POST /match HT",
+        post("/match", MESSAGE),
+        post("/match", MESSAGE)[:-3],
+        post("/match", MESSAGE, "Expect: 100-continue").removesuffix(MESSAGE),
+        PARTS + b"\r\n5\r\n" + MESSAGE[:5],
+        PARTS + b"\r\nzz\r\n",
+    ],
+)
+@pytest.mark.parametrize("slow_path", ["/match_many", "/consolidate"])
+def test_a_client_goes_while_its_call_is_answered(service, caplog, monkeypatch, slow_path, then):
+    let, began = threading.Event(), threading.Event()
+
+    def slow(*_: object, **__: object) -> pa.Array:
+        began.set()
+        assert let.wait(60)
+        return pa.array([[1]], pa.list_(pa.uint64()))
+
+    monkeypatch.setattr(service.index, "match_many", slow)
+    monkeypatch.setattr("tagmatch.broker.answers.committed", lambda *_, **__: (slow(), ChangeCounts())[1])
+    body = b"[%b]" % MESSAGE if slow_path == "/match_many" else b""
+    with nothing_is_told(service, caplog), connected(service) as raw:
+        raw.sendall(post(slow_path, body) + then)
+        assert began.wait(30)
+        goes(service, raw)
+        let.set()
+
+
+def test_a_client_goes_while_its_body_is_read(service, caplog, monkeypatch):
+    """The thread that reads knows it at once, and does not wait for more."""
+    let, began, obey = threading.Event(), threading.Event(), Matching._obey
+
+    def slow(matching: Matching, batch: pa.RecordBatch) -> None:
+        began.set()
+        assert let.wait(60)
+        obey(matching, batch)
+
+    monkeypatch.setattr(Matching, "_obey", slow)
+    rows = stream(pa.table({"tags": [["a"], ["b"]]}), 1)
+    head = PARTS + f"Content-Type: {ARROW}\r\n\r\n".encode()
+    with nothing_is_told(service, caplog), connected(service) as raw:
+        raw.sendall(head + b"%x\r\n%b\r\n" % (len(rows), rows))
+        assert began.wait(30)
+        goes(service, raw)
+        let.set()
+
+
+def test_a_request_that_breaks_off_while_others_are_answered(service, caplog, monkeypatch):
+    slow = Slowed(service.index, monkeypatch)
+    with connected(service) as raw:
+        raw.sendall(post("/match_many", b"[%b]" % MESSAGE) + PARTS + b"\r\nzz\r\n")
+        assert slow.began.wait(30)
+        time.sleep(0.1)
+        slow.let.set()
+        with nothing_is_told(service, caplog):
+            found = ends(raw)
+    assert [each[:3] for each in found.split(b"HTTP/1.1 ")[1:]] == [b"200", b"400"]
+
+
+def test_nothing_is_read_after_the_last_answer(service, caplog):
+    """A client that has not waited for 100 Continue may have sent its body, and more; the answer stands alone."""
+    expect = "Expect: 100-continue"
+    for request in (post("/nothing", MESSAGE, expect), post("/nothing", b" " * 100_000, expect)):
+        with nothing_is_told(service, caplog):
+            found = asked(service, request + post("/match", MESSAGE) * 3)
+        assert found.startswith(b"HTTP/1.1 404")
+        assert found.count(b"HTTP/1.1") == 1
+
+
+def test_requests_that_came_before_the_half_of_a_connection_is_closed_are_answered(service, monkeypatch):
+    slow = Slowed(service.index, monkeypatch)
+    with connected(service) as raw:
+        raw.sendall(post("/match_many", b"[%b]" % MESSAGE) + post("/count", MESSAGE) + post("/match", MESSAGE))
+        raw.shutdown(socket.SHUT_WR)
+        assert slow.began.wait(30)
+        time.sleep(0.1)
+        slow.let.set()
+        found = ends(raw)
+    assert found.count(b"HTTP/1.1 200") == 3
+    assert found.endswith(b'{"keys": [1]}\n')

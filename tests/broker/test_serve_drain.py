@@ -3,6 +3,7 @@
 import contextlib
 import json
 import signal
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -15,11 +16,12 @@ from support.brokers import Proxy
 from support.command import tagmatch
 from support.service import Served, Slowed, command, config, fetched, messages, options, remote, value, written
 from support.waiting import wait_until as until
+from test_http_security import ends
 
 from tagmatch import ClosedError, Overloaded, TagMatch, TagMatchError, UnavailableError, connect
 from tagmatch.broker.config import MetricsOptions
 from tagmatch.broker.observe import HttpEndpoint
-from tagmatch.broker.service import serving
+from tagmatch.broker.service import Service, serving
 
 
 @pytest.fixture
@@ -89,6 +91,99 @@ def test_a_client_of_flight_alone_is_told_of_the_end():
         with pytest.raises(flight.FlightUnavailableError):
             writer.close()
         client.close()
+
+
+POST = "POST {} HTTP/1.1\r\nHost: localhost\r\n{}\r\n\r\n"
+ASK = POST.format("/match_many", "Content-Length: 17") + '[{"tags": ["a"]}]'
+CHUNKED = "Transfer-Encoding: chunked\r\nContent-Type: "
+HALVES = {
+    "a brief body": POST.format("/match", "Content-Length: 15") + '{"tags',
+    "a long body": POST.format("/match", "Content-Length: 100000") + '{"tags',
+    "JSON Lines": POST.format("/match_many", f"{CHUNKED}application/x-ndjson") + '5\r\n{"tag\r\n',
+    "Arrow": POST.format("/match_many", f"{CHUNKED}application/vnd.apache.arrow.stream") + "4\r\n\xff\xff\xff\xff\r\n",
+    "changes": POST.format("/subscriptions", f"{CHUNKED}application/x-ndjson") + '5\r\n{"key\r\n',
+    "no body yet": POST.format("/match", "Content-Length: 15\r\nExpect: 100-continue"),
+    "a head": "POST /match HT",
+}
+
+
+def sent(service: Service, data: str) -> socket.socket:
+    assert service.http is not None
+    raw = socket.create_connection(("127.0.0.1", service.http.port), timeout=60)
+    raw.sendall(data.encode("latin-1"))
+    return raw
+
+
+def is_told(raw: socket.socket) -> None:
+    """Sees that all that comes is an answer that the service ends."""
+    with raw:
+        head, _, body = ends(raw).removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n").partition(b"\r\n\r\n")
+    first, *headers = head.decode().split("\r\n")
+    assert first.startswith("HTTP/1.1 503 ")
+    assert {"connection: close", "retry-after: 1", "content-type: application/problem+json"} <= {*headers}
+    assert json.loads(body)["kind"] == "UnavailableError"
+
+
+@pytest.mark.parametrize("half", HALVES.values(), ids=HALVES)
+def test_a_client_of_http_that_still_sends_is_told_of_the_end(half):
+    """Also one that reads only when it has sent more than connections hold."""
+    with TagMatch(threads=1, device="cpu") as index, serving(index, config(drain_seconds=0.1)) as service:
+        some, other, idle = sent(service, half), sent(service, half), sent(service, "")
+        until(lambda: sum(each._head_bytes > 0 for each in service.http.app.connections) == 2)
+        with ThreadPoolExecutor(1) as thread:
+            ending = thread.submit(service.end)
+            is_told(some)
+            with contextlib.suppress(ConnectionError):
+                other.sendall(b"1\r\n \r\n" * 200_000)
+            is_told(other)
+            with idle:
+                assert ends(idle) == b""
+            ending.result(60)
+
+
+def test_requests_that_http_has_taken_are_answered(monkeypatch):
+    """Later ones are refused; each answer says that it is the last one of its connection."""
+    with index_of([["a"]], [1], threads=1, device="cpu") as index, serving(index) as service:
+        slow = Slowed(index, monkeypatch)
+        taken, later = sent(service, ASK), sent(service, "")
+        assert slow.began.wait(30)
+        service.drain()
+        later.sendall(ASK.encode())
+        is_told(later)
+        slow.let.set()
+        with taken:
+            found = ends(taken)
+        assert b"connection: close" in found
+        assert b'[{"keys":[1]}' in found
+
+
+def test_one_that_is_not_answered_in_time_is_told_so(monkeypatch):
+    with index_of([["a"]], [1], threads=1, device="cpu") as index:
+        slow = Slowed(index, monkeypatch)
+        with serving(index, config(drain_seconds=0.1)) as service:
+            raw = sent(service, ASK)
+            assert slow.began.wait(30)
+        is_told(raw)
+        slow.let.set()
+
+
+def test_an_answer_is_read_whole_though_the_service_ends():
+    keys, ask = [*range(200_000)], POST.format("/match", "Content-Length: 15") + '{"tags": ["a"]}'
+    with (
+        index_of([["a"]] * len(keys), keys, threads=1, device="cpu") as index,
+        serving(index) as service,
+        socket.socket() as raw,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that the service keeps most of it
+        raw.connect(("127.0.0.1", service.http.port))
+        raw.sendall(ask.encode())
+        found = raw.recv(1)
+        until(lambda: service.limits.stats()["calls"] == 0)
+        ending = thread.submit(service.end)
+        found += ends(raw)
+        ending.result(60)
+    assert sorted(json.loads(found.partition(b"\r\n\r\n")[2])["keys"]) == keys
 
 
 def test_a_service_that_ends_gives_subscribers_what_waits():
