@@ -117,7 +117,7 @@ def page(browser) -> Iterator[Any]:
 def test_every_view(page):
     page.get_by_role("link", name="1", exact=True).click()
     page.get_by_role("heading", name="Record").wait_for()
-    assert "acme" in page.locator("main").inner_text()
+    page.locator("main").get_by_text("acme").first.wait_for()
     page.get_by_role("link", name="Try a message with these tags").click()
     page.get_by_label("Attributes").fill("price = 850\nrooms = 1")
     page.get_by_label("Longitude").fill("4.83")
