@@ -12,7 +12,7 @@ from tagmatch.workloads.commands import app as workload_app
 from tagmatch_bench.figures.figure import FIGURES
 
 OTHERS = "broker ccm content cpu first follow gpu host latency location paper pcm peers qos qos-real records serve"
-OTHERS += " spark threads updates"
+OTHERS += " paper-scale spark threads updates"
 
 
 @pytest.mark.slow

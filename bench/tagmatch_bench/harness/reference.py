@@ -31,7 +31,7 @@ def right_answers(sets: pa.Table, queries: pa.ListArray, *, unique: bool = False
 
     def answer(query: list[str]) -> list[int]:
         present = np.zeros(len(asked), np.bool_)
-        present[pc.index_in(pa.array(query), value_set=asked).to_numpy()] = True
+        present[pc.index_in(pa.array(query, asked.type), value_set=asked).to_numpy()] = True
         rows = np.flatnonzero(all_true(present[numbers], offsets))
         pairs = {(frozenset(numbers[offsets[row] : offsets[row + 1]].tolist()), int(keys[row])) for row in rows}
         found = [key for _, key in pairs]
