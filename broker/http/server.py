@@ -75,6 +75,9 @@ class HttpServer:
             for each in [*connections]:
                 each.transport.abort()
             await asyncio.sleep(0)
+            # Texts that threads wait for: none comes any more, which these are told
+            if rest := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(rest, timeout=LINGER_S)
 
         if self._loop.is_closed():
             return
