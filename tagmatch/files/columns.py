@@ -534,7 +534,7 @@ class OtherColumns:
         for name in others:
             if near := self._near(name, missing):
                 instead = (
-                    f"an attribute of that name goes into the column 'attributes', or is named by --attributes {name!r}"
+                    f"an attribute of that name goes into the column 'attributes'; commands take --attributes {name!r}"
                     if self._attributes
                     else f"leave it aside with --ignore-columns {name!r}"
                 )
