@@ -213,6 +213,7 @@ def test_no_bar_among_the_answers(index, many, output):
     assert [answer["id"] for answer in from_json_lines(shown.replace("\r\n", "\n"))] == list(range(ROWS))
 
 
+@pytest.mark.nightly  # an export that takes long enough for a bar
 def test_a_bar_of_an_export(large_index, tmp_path):
     assert "exporting" in on_a_terminal("export", large_index, tmp_path / "sets.csv")
     assert "exporting" not in on_a_terminal("export", large_index)
