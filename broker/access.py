@@ -314,6 +314,7 @@ class Call(ABC):
     check: Callable[[], object] | None = None  # What is looked at again and again, if `require` is not enough
     memory: Memory  # Where it counts what it keeps
     until: float | None = None  # When it ends, if the client neither sends nor reads
+    has_every_column = False  # Whether its messages have columns that the client has not sent, as those of JSON have
 
     def __init__(self, peer: str, token: str | None) -> None:
         self.peer, self.token = peer, token
@@ -335,6 +336,10 @@ class Call(ABC):
     @abstractmethod
     def result(self, found: Mapping[str, Any]) -> bytes:
         """An object as the only answer."""
+
+    @abstractmethod
+    def note(self, text: str) -> bytes:
+        """Tell the client something about its first messages; returns the metadata of their answers."""
 
     def require(self) -> None:
         """See that the right is still there, once it is known which one is needed; errors as `require`."""

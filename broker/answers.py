@@ -130,6 +130,7 @@ def _info(call: Call) -> Body:
         "data": {name: text_of_type(kind) for name, kind in call.index._engine.schema().items()},
         "user": call.user.name,
         "role": call.user.role,
+        "has_filter": call.user.filter is not None,
     }
 
 
@@ -506,7 +507,8 @@ class Matching(Exchange):
     def __iter__(self) -> Iterator[bytes]:
         given = self._incoming.schema
         check_schema(given)
-        self._may_note = self._plain and TAGS not in given.names and self._given.get("score") is None
+        has_tags = TAGS in given.names and not self._call.has_every_column
+        self._may_note = not has_tags and self._given.get("score") is None
         place = -1 if self._plain else given.get_field_index(ID)
         ids = [(ID, given.types[place])] if place >= 0 else []
         self._answers = self._field()
@@ -557,7 +559,7 @@ class Matching(Exchange):
         waited, queries = 0.0 if self._channel is None else time.perf_counter() - some[0].arrived, Queries(chunks)
         note = b""
         if self._may_note and (text := self._call.index._engine.note_on(queries)):
-            note = write_json({"note": text})
+            note = self._call.note(text)
         self._may_note = False
         try:
             answers = self._ask(queries, waited)

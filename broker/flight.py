@@ -70,6 +70,10 @@ class FlightCall(Call):
         """An object as the result of an action, or of `DoPut`."""
         return result(write_json(found))
 
+    def note(self, text: str) -> bytes:
+        """The note, as metadata."""
+        return write_json({"note": text})
+
     def end(self, error: BaseException) -> None:
         """End the call with an error at once, also while something is being sent."""
         code, line, _ = status_of(error)

@@ -13,7 +13,9 @@ const RIGHTS = ["read", "write", "admin"];
 const main = document.getElementById("main");
 const state = { info: null, shown: null };
 
-const may = (role) => state.info !== null && RIGHTS.indexOf(state.info.role) >= RIGHTS.indexOf(role);
+const may = (role) => RIGHTS.indexOf(state.info.role) >= RIGHTS.indexOf(role);
+// Users with a filter do not see what a view shows of the whole service
+const mayShow = ({ role = "read", whole }) => may(role) && !(whole && state.info.has_filter);
 
 // -- the service --
 
@@ -77,7 +79,7 @@ function around() {
   document.querySelector("nav").hidden = document.getElementById("leave").hidden = info === null;
   document.getElementById("leave").hidden ||= token.get() === null;
   document.getElementById("who").replaceChildren(...(info ? [h("bdi", {}, plain(info.user, 40)), ` (${info.role})`] : []));
-  const links = Object.entries(VIEWS).filter(([, view]) => view.label && may(view.role ?? "read"));
+  const links = Object.entries(VIEWS).filter(([, view]) => info && view.label && mayShow(view));
   document.getElementById("views").replaceChildren(...links.map(([name, view]) => h("li", {}, h("a", { href: `#/${name}` }, view.label))));
 }
 
@@ -87,7 +89,7 @@ function show() {
   gone(null);
   const shown = (state.shown = new AbortController());
   const [path, query = ""] = location.hash.replace(/^#\//, "").split("?");
-  const name = Object.hasOwn(VIEWS, path) && may(VIEWS[path].role ?? "read") ? path : "stored";
+  const name = Object.hasOwn(VIEWS, path) && mayShow(VIEWS[path]) ? path : "stored";
   const view = VIEWS[name], at = view.under ?? name;
   for (const link of document.querySelectorAll("nav a")) {
     if (link.hash === `#/${at}`) link.setAttribute("aria-current", "page");

@@ -1,14 +1,14 @@
 // Sessions and outboxes; segments, journal and merges; calls by user.
 
 import { ask, h, bytes, many, facts, number, plain, problem, say, stored as text, table } from "./page.js";
-import { call, get, pathOf, statsOr } from "./service.js";
+import { call, get, pathOf } from "./service.js";
 
 const EVERY_S = 5;
 const said = (name) => name.replaceAll("_", " ");
 const figures = (counts) => facts(Object.entries(counts).map(([name, value]) => [said(name), name.includes("bytes") ? bytes(value) : number(value)]));
 
 export const sessions = {
-  title: "Sessions and outboxes", label: "Sessions",
+  title: "Sessions and outboxes", label: "Sessions", whole: true,
   show(own) {
     own.watch(async (signal) => {
       const [listed, { service }] = await Promise.all([get("sessions", {}, signal), get("stats", { details: true }, signal)]);
@@ -29,7 +29,7 @@ export const sessions = {
 };
 
 export const session = {
-  title: "Session", under: "sessions",
+  title: "Session", under: "sessions", whole: true,
   show(own) {
     const name = own.query.get("name") ?? "";
     own.watch(async (signal) => {
@@ -49,7 +49,7 @@ export const index = {
   title: "Index", label: "Index",
   show(own) {
     own.watch(async (signal) => {
-      const stats = await statsOr({ details: true }, signal, () => get("stats", {}, signal));
+      const stats = await get("stats", own.info.has_filter ? {} : { details: true }, signal);
       const segments = stats.each_segment ?? [], most = Math.max(1, ...segments.map((each) => each.sets + each.deleted));
       const columns = [
         ["Segment", (each) => number(segments.indexOf(each) + 1)],

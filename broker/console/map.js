@@ -1,7 +1,7 @@
 // Areas of subscriptions, and places of clients, on a map with a graticule and coastlines; on the plane without these.
 
 import { h, colour, many, field, number, say, stored as text, table } from "./page.js";
-import { call, statsOr } from "./service.js";
+import { call, get } from "./service.js";
 import { areaText, found as subscriptions } from "./stored.js";
 
 const MOST_AREAS = 500, MOST_CLIENTS = 2000, METRES_A_DEGREE = 111_195;
@@ -160,12 +160,12 @@ class Chart {
 export const map = {
   title: "Areas and positions", label: "Map",
   show(own) {
-    const key = own.query.get("key"), { plane } = own.info;
+    const key = own.query.get("key"), { plane, has_filter: hasFilter } = own.info;
     own.watch(async (signal) => {
       const [found, stats] = await Promise.all([
         key === null ? subscriptions({ tag: own.query.get("tag") }, MOST_AREAS, signal)
           : call("GET", `subscriptions/${encodeURIComponent(key)}`, { signal }).then((each) => ({ subscriptions: [each.found], next: null })),
-        key === null ? statsOr({ positions: MOST_CLIENTS }, signal, () => ({})) : {},
+        key === null && !hasFilter ? get("stats", { positions: MOST_CLIENTS }, signal) : {},
       ]);
       const areas = found.subscriptions.flatMap((record) => record.alternatives.filter((each) => each.area && each.area.kind !== "near").map(({ area }) => ({ key: record.key, area })));
       const canvas = h("canvas", { class: "map", tabindex: "0", role: "img", "aria-label": "A map of the areas below. Arrow keys move it, plus and minus zoom, Home shows all." });

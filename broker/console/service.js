@@ -66,9 +66,6 @@ export async function call(method, path, { query = {}, body, signal, headers = {
 
 export const get = async (path, query, signal) => (await call("GET", path, { query, signal })).found;
 
-// Figures of the service, or those of `other`: users with a filter do not see all
-export const statsOr = (query, signal, other) => get("stats", query, signal).catch((error) => (error.status === 403 ? other() : Promise.reject(error)));
-
 // Does some work, and again every so many seconds, or once; while the service is away, tries again. Whoever looks
 // elsewhere has it wait.
 export function watch(work, { every = 0, signal, gone, failed }) {

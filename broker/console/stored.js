@@ -1,7 +1,7 @@
 // What is stored: a search, a page at a time; the record of one key; and, for who may, its change.
 
 import { ask, h, many, facts, field, number, plain, problem, say, stored as text, table, tags } from "./page.js";
-import { call, checkedKey, get, pathOf } from "./service.js";
+import { Failed, call, checkedKey, get, pathOf } from "./service.js";
 
 const PAGE = 50;
 const link = (view, query) => `#/${view}?${new URLSearchParams(query)}`;

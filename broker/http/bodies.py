@@ -14,6 +14,8 @@ from tagmatch.model.options import KeyType
 
 Headers = list[tuple[bytes, bytes]]
 JSON, PROBLEM = b"application/json", b"application/problem+json"
+#: The header that says what may be wrong with messages, which are answered all the same
+NOTE = b"Tagmatch-Note"
 
 
 class RefusedError(InvalidValueError):

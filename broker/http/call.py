@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tagmatch.broker.access import FIRST_S, UNREAD_S, Call, Outgoing, token_in
-from tagmatch.broker.http.bodies import JSON, PROBLEM, Answer, Headers, RefusedError
+from tagmatch.broker.http.bodies import JSON, NOTE, PROBLEM, Answer, Headers, RefusedError
 from tagmatch.broker.http.streams import Answers, Form
 from tagmatch.broker.wire import GoneError, write_json
 
@@ -36,6 +36,7 @@ class HttpCall(Call):
     # What most calls do not change is of the class: a call takes no time for it
     body: bytes | None = None  # The whole body, if it was read before it is taken
     path_key = ""  # The part of the path that is `{key}`
+    has_every_column = True
     has_begun = is_whole = False  # Whether an answer goes to the client, and all of it has gone
     form: Form = "json"  # Of answers that are rows
     answers: Answers | None = None
@@ -74,6 +75,11 @@ class HttpCall(Call):
     def result(self, found: Mapping[str, Any]) -> bytes:
         """An object as the only answer."""
         return write_json(found)
+
+    def note(self, text: str) -> bytes:
+        """Nothing: the note is a header."""
+        self.more_headers = [*self.more_headers, (NOTE, text.encode("ascii", "backslashreplace"))]
+        return b""
 
     async def some(self) -> tuple[bytes, bool]:
         """The next part of the body, and whether more comes; GoneError if the client goes."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from tagmatch.broker.answers import kinds_of
 from tagmatch.broker.cloudevents import BATCH, STRUCTURED
-from tagmatch.broker.http.bodies import PROBLEM
+from tagmatch.broker.http.bodies import NOTE, PROBLEM
 from tagmatch.broker.http.streams import NAMES, Form
 from tagmatch.model import VERSION
 
@@ -177,6 +177,7 @@ def _answer(route: Any) -> Object:
     if route.rows == "messages":
         return {
             "description": "Answers, in order.",
+            "headers": {NOTE.decode(): {"description": "What may be wrong with messages.", "schema": _KINDS[str]}},
             "content": {name.decode(): {} for form, name in NAMES.items() if form != "events"},
         }
     schema = (

@@ -6,13 +6,13 @@ import ipaddress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tagmatch.broker.http.bodies import Answer, Headers, RefusedError
+from tagmatch.broker.http.bodies import NOTE, Answer, Headers, RefusedError
 
 if TYPE_CHECKING:
     from tagmatch.broker.config import Config
     from tagmatch.broker.http.call import HttpCall
 
-_EXPOSED = b"etag, retry-after, idempotent-replayed"
+_EXPOSED = b"etag, retry-after, idempotent-replayed, " + NOTE
 # Seconds for which a browser need not ask again
 _KNOWN_S = 600
 

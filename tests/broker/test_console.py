@@ -22,7 +22,7 @@ from test_http import Http, served
 
 import tagmatch.broker
 from tagmatch import Box, Circle, Polygon, TagMatch
-from tagmatch.broker.config import HttpOptions, User
+from tagmatch.broker.config import ROLES, HttpOptions, User
 from tagmatch.broker.config_file import token_sha256
 from tagmatch.broker.observe import Metrics
 from tagmatch.broker.service import serving
@@ -149,6 +149,10 @@ def test_a_subscription_is_added_changed_and_removed(page):
     page.get_by_role("button", name="Save").click()
     page.get_by_text("expected a value").wait_for()
     page.get_by_label("Conditions").fill("price < 5")
+    page.get_by_label("Data").fill("{")
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("The field “data” is no JSON").wait_for()
+    page.get_by_label("Data").fill("")
     page.get_by_role("button", name="Save").click()
     page.get_by_role("heading", name="Record").wait_for()
     page.get_by_role("link", name="Change").click()
@@ -192,6 +196,41 @@ def test_rights_and_an_expired_token(browser):
         with opened(browser, service.http.url, "token-soon") as page:
             page.get_by_role("link", name="Live").click()
             page.get_by_role("heading", name="Sign in").wait_for()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("role", "has_filter"), [*((role, False) for role in ROLES), ("read", True), ("write", True)])
+def test_a_user_is_offered_what_the_service_lets_it_do(browser, role, has_filter):
+    """No view that a link leads to is refused, and no button is; views that are not offered are not shown."""
+    user = User("someone", token_sha256("own"), role, filter='name = "a"' if has_filter else None)
+    with served((*USERS, user)) as (service, client):
+        client.ask("PUT", "/subscriptions/1", {"tags": ["a"], "data": {"name": "a"}, "area": "circle(1, 2, 3)"})
+        with opened(browser, service.http.url, "own") as page:
+            refused = list[str]()
+            page.on("response", lambda answer: answer.status < 400 or refused.append(answer.url))
+            offered = page.locator("#views a").all_inner_texts()
+            whole = [] if has_filter else ["Live", "Sessions", *(["Users"] if role == "admin" else [])]
+            assert {*offered} == {"Stored", "Try", "Map", "Index", *whole}
+            for name in offered:
+                page.get_by_role("link", name=name, exact=True).click()
+                page.locator("#views a[aria-current]", has_text=name).wait_for()
+                page.locator("#loading").wait_for(state="detached")
+                for button in page.get_by_role("button", name="Consolidate").all():
+                    button.click()
+                    page.get_by_text("Staged changes are in effect").wait_for(state="attached")
+            for name, view in (("Live", "live"), ("Sessions", "sessions"), ("Sessions", "session"), ("Users", "calls")):
+                if name in offered:
+                    continue
+                page.goto(f"{service.http.url}/console/#/{view}")
+                page.get_by_role("heading", name="Stored subscriptions").wait_for()
+            if role != "read":
+                page.goto(f"{service.http.url}/console/#/change?key=1")
+                page.get_by_role("button", name="Save").click()
+                page.get_by_role("button", name="Remove").click()
+                page.get_by_role("button", name="Remove it").click()
+                page.get_by_text("No subscription is like this").first.wait_for()
+            assert page.locator(".problem").count() == 0
+            assert refused == []
 
 
 @pytest.mark.nightly

@@ -180,7 +180,7 @@ def test_no_request_is_a_fault_of_the_service(service, caplog, count):
             assert status < 500, (seed, request, data)
             assert b"Traceback" not in data
     connection.close()
-    print(f"{count} requests: {dict(sorted(statuses.items(), key=str))}")
+    print(f"{count} requests of seed {seed}: {dict(sorted(statuses.items(), key=str))}")
     assert {200, 400, 404, 405, 415, *([413] if count > 10_000 else [])} <= {*statuses}
     wait_until(lambda: service.limits.stats()["calls"] == 0)
     told = [each.getMessage() for each in caplog.records if each.exc_info or each.levelno >= logging.WARNING]

@@ -2,14 +2,16 @@
 
 import asyncio
 import json
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import flight
 from support.command import ended, write
-from support.service import config, fetched, posted
+from support.service import command, config, fetched, options, posted
 
 from tagmatch import Box, Circle, FilterError, InvalidTypeError, InvalidValueError, NullError, TagMatch
 from tagmatch.broker.service import serving
@@ -190,6 +192,59 @@ def test_the_command_tells_of_messages_without_tags(tmp_path: Path, suffix: str)
 
     assert "tagmatch: these messages have no tags, and attributes that no condition" in asked({})
     assert asked({"price": 4}) == ""
+
+
+@pytest.mark.parametrize("form", ["json", "lines", "arrow"])
+def test_http_tells_of_messages_without_tags(form: str) -> None:
+    """By a header, which has a form for any name of an attribute; the answers are as before."""
+
+    def asked(row: dict[str, Any], query: str = "") -> tuple[str | None, bytes]:
+        body, kind = json.dumps(row).encode() + b"\n", "application/x-ndjson"
+        if form == "json":
+            body, kind = b"[" + body + b"]", "application/json"
+        elif form == "arrow":
+            sink, table = pa.BufferOutputStream(), pa.Table.from_pylist([row])
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write(table)
+            body, kind = sink.getvalue().to_pybytes(), "application/vnd.apache.arrow.stream"
+        request = urllib.request.Request(f"{url}/match_many{query}", body, {"Content-Type": kind})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.headers["Tagmatch-Note"], answer.read()
+
+    with TagMatch(device="cpu", threads=2, data={"size": "int64"}) as index, serving(index, config()) as service:
+        assert service.http is not None
+        url = service.http.url
+        index.add_sets([["a"], ["b"]], [1, 2], where=[None, "price < 3"])
+        index.consolidate()
+        told, answer = asked({"topics": "a", "a\r\nb: \u00e9": 1})
+        assert told == (
+            "these messages have no tags, and attributes that no condition of the index asks for "
+            r"('topics', 'a\r\nb: \xe9'): tags go into a column 'tags'"
+        )
+        assert answer == asked({"topics": "a", "tags": ["c"]})[1]
+        for query in ("?limit=1", "?columns=size", "?unique=true"):
+            assert "asks for ('topics')" in (asked({"topics": "a"}, query)[0] or "")
+        for row, query in (
+            ({"price": 4}, ""), ({"topics": "a", "tags": ["c"]}, ""), ({"topics": 1}, "?limit=1&score=topics"),
+        ):  # fmt: skip
+            assert asked(row, query)[0] is None
+
+
+def test_any_client_of_flight_is_told_of_messages_without_tags() -> None:
+    with TagMatch(device="cpu", threads=2) as index, serving(index, config()) as service:
+        index.add_set(["a"], 1)
+        index.consolidate()
+        with flight.connect(service.url) as client:
+            writer, reader = client.do_exchange(command(command="match"), options())
+            with writer:
+                rows = pa.record_batch({"id": [1], "topics": ["a"]})
+                writer.begin(rows.schema)
+                writer.write(rows)
+                chunk = reader.read_chunk()
+                assert chunk.data.to_pylist() == [{"id": 1, "keys": []}]
+                assert json.loads(chunk.app_metadata.to_pybytes())["note"].startswith("these messages have no tags")
+                writer.write(rows)  # it is told once
+                assert reader.read_chunk().app_metadata is None
 
 
 # -- one subscription --------------------------------------------------------------------------------------------------
