@@ -5,11 +5,11 @@ async function call(method, path, body, headers = {}) {
   headers["Content-Type"] = "application/json";
   if (token) headers.Authorization = `Bearer ${token}`;
   const answer = await fetch(url + path, { method, headers, body: body && JSON.stringify(body) });
-  if (!answer.ok) throw new Error((await answer.json()).detail);
+  if (!answer.ok) throw Object.assign(new Error((await answer.json()).detail), { status: answer.status });
   return answer;
 }
 
-/** Notifications of a session, each once it has come; after a lost connection it goes on where it was. */
+/** Notifications of a session, each once it has come; after a lost connection, or with a service that begins again, it goes on where it was. */
 async function* follow(session, keys, last = "") {
   const query = new URLSearchParams([["session", session], ["guarantee", "at_least_once"], ...keys.map((key) => ["keys", key])]);
   for (;;) {
@@ -26,7 +26,8 @@ async function* follow(session, keys, last = "") {
         }
       }
     } catch (error) {
-      if (!(error instanceof TypeError)) throw error; // fetch and streams raise it if the connection is lost
+      // fetch and streams raise a TypeError if the connection is lost; a service that ends says 503
+      if (!(error instanceof TypeError) && error.status !== 503) throw error;
     }
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }

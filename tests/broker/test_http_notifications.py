@@ -1,9 +1,11 @@
 """Notifications over HTTP are those of sessions: counted, resumed, bounded, and cut where a right ends."""
 
 import contextlib
+import dataclasses
 import http.client
 import json
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -14,14 +16,15 @@ import pyarrow as pa
 import pytest
 from support.brokers import Proxy
 from support.documents import ROOT
-from support.service import USERS, value
+from support.service import USERS, config, value
 from support.waiting import wait_until
 from test_flight_security import VALID
 from test_http import ARROW, NDJSON, Http, lines, served, stream
 
-from tagmatch.broker.config import SessionOptions, User
+from tagmatch import TagMatch
+from tagmatch.broker.config import HttpOptions, SessionOptions, User
 from tagmatch.broker.http import notifications
-from tagmatch.broker.service import Service
+from tagmatch.broker.service import Service, serving
 
 Event = tuple[str, str, Any]
 
@@ -365,14 +368,19 @@ def test_the_example_in_javascript():
     assert printed.splitlines() == ["{ keys: [ 7 ] }", '[ 7 ] {"text": "miaow"}']
 
 
+def following(folder: Path, port: int) -> subprocess.Popen[str]:
+    """The example's function `follow`, whose notifications are printed."""
+    begin, _, _ = EXAMPLE.read_text().partition('await call("PUT"')
+    script = folder / "follow.mjs"
+    script.write_text(begin + 'for await (const each of follow("js", [7])) console.log(each.offset, each.payload);\n')
+    return node(script, f"http://127.0.0.1:{port}")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
 def test_the_example_in_javascript_goes_on_after_a_lost_connection(both, tmp_path):
     service, client = both
-    begin, _, _ = EXAMPLE.read_text().partition('await call("PUT"')
-    script = tmp_path / "follow.mjs"
-    script.write_text(begin + 'for await (const each of follow("js", [7])) console.log(each.offset, each.payload);\n')
-    with contextlib.closing(Proxy(service.http.port)) as proxy, node(script, f"http://127.0.0.1:{proxy.port}") as run:
+    with contextlib.closing(Proxy(service.http.port)) as proxy, following(tmp_path, proxy.port) as run:
         assert run.stdout is not None
         seen = list[int]()
         try:
@@ -385,3 +393,27 @@ def test_the_example_in_javascript_goes_on_after_a_lost_connection(both, tmp_pat
         finally:
             run.kill()
     assert sorted({*seen}) == [*range(60)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
+def test_the_example_in_javascript_goes_on_with_a_service_that_begins_again(tmp_path):
+    """It asks while the service ends, and is told so; while nothing listens; and the next service."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    own = dataclasses.replace(config(), http=HttpOptions(port=port))
+    with TagMatch(threads=1, device="cpu") as index, following(tmp_path, port) as run:
+        index.add_set(["a"], 7)
+        index.consolidate()
+        try:
+            for part in range(2):
+                with serving(index, own) as service, contextlib.closing(Http(service)) as client:
+                    wait_until(lambda: service.subscribers.sessions.stats()["connected"] == 1)
+                    assert client.ask("POST", "/publish", {"tags": ["a"], "payload": f"part {part}"})[0] == 200
+                    assert run.stdout is not None
+                    assert run.stdout.readline() == f"1 part {part}\n"
+                    service.drain()
+                    wait_until(lambda: value(service, "tagmatch_errors_total", kind="UnavailableError") > 0)
+        finally:
+            run.kill()

@@ -22,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from support.documents import DOCUMENTS
 from test_http import ARROW, NDJSON, Http, lines, served, stream
 from test_http_security import wait_until
 
@@ -181,6 +182,8 @@ def test_no_request_is_a_fault_of_the_service(service, caplog, count):
             assert b"Traceback" not in data
     connection.close()
     print(f"{count} requests of seed {seed}: {dict(sorted(statuses.items(), key=str))}")
+    documented = re.findall(r"^\| (\d+) \|", DOCUMENTS["docs/guide/http.md"].read_text(), re.MULTILINE)
+    assert {status for status in statuses if isinstance(status, int) and status >= 400} <= {*map(int, documented)}
     assert {200, 400, 404, 405, 415, *([413] if count > 10_000 else [])} <= {*statuses}
     wait_until(lambda: service.limits.stats()["calls"] == 0)
     told = [each.getMessage() for each in caplog.records if each.exc_info or each.levelno >= logging.WARNING]
