@@ -421,9 +421,11 @@ def columns_of_data(schema: Schema) -> tuple[FileColumn, ...]:
     found = []
     for name, kind in schema.items():
         plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-        make = None if pa.types.is_string(plain) else partial(_data_of_texts, name, plain)
-        own = partial(_check_data, name, schema)
-        found.append(FileColumn(name, (plain,), own, make=make, is_optional=True, takes_text=True))
+        own = FileColumn(name, (plain,), partial(_check_data, name, schema), is_optional=True, takes_text=True)
+        if pa.types.is_string(plain):
+            found.append(replace(own, check_one=partial(_check_text, name, kind)))
+        else:
+            found.append(replace(own, make=partial(_data_of_texts, name, plain)))
     return tuple(found)
 
 
@@ -432,6 +434,13 @@ def _check_data(name: str, schema: Schema, values: pa.Array, label: str, first_r
         data_column(name, values, schema)
     except InvalidTypeError as error:
         raise InvalidTypeError(f"{label}: {error}") from None
+
+
+def _check_text(name: str, kind: pa.DataType, value: Any, label: str) -> None:
+    if not isinstance(value, str):
+        raise InvalidTypeError(
+            f"{label}: data: column {name!r} takes values of {text_of_type(kind)}, not {shown(value)}"
+        )
 
 
 def _data_of_texts(name: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
@@ -505,7 +514,7 @@ class OtherColumns:
                 check_name(name)
             except InvalidValueError as error:
                 raise InputFileError(
-                    f"{path}: column {name!r}: {error}; --ignore-columns leaves columns aside"
+                    f"{path}: column {name!r}: {error}; commands leave columns aside with --ignore-columns"
                 ) from None
         given = tuple(
             replace(each, is_optional=each.is_optional or bool(own)) if each.name == TAGS else each for each in columns
@@ -536,7 +545,7 @@ class OtherColumns:
                 instead = (
                     f"an attribute of that name goes into the column 'attributes'; commands take --attributes {name!r}"
                     if self._attributes
-                    else f"leave it aside with --ignore-columns {name!r}"
+                    else f"leave it aside, as commands do with --ignore-columns {name!r}"
                 )
                 raise InputFileError(
                     f"{place} has a column {name!r}, which means nothing here; is {near!r} meant? "

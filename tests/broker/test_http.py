@@ -459,6 +459,7 @@ def test_bodies_that_cannot_be_used(many):
         ("/subscriptions", [{"key": 1, "tagss": ["a"]}], "application/json", "'tagss'"),
         ("/subscriptions", [{"key": -1, "tags": ["a"]}], "application/json", "key"),
         ("/subscriptions", [{"tags": ["a"]}], "application/json", "key"),
+        ("/subscriptions", [{"key": 1, "tags": ["a"], "name": 5}], "application/json", "'name' takes values of string"),
         ("/subscriptions?how=1", [], "application/json", "no option 'how'"),
     ]:
         status, _, problem = client.ask("POST", path, body, Content_Type=kind)

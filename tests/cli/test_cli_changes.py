@@ -354,6 +354,12 @@ def test_data_comes_from_files(tmp_path, form, command):
     assert sorted(answer["keys"], key=lambda each: each["key"]) == [{"key": 1, "word": "x", "email": "é"}, {"key": 2}]
     file.write_bytes(as_json_lines([{"key": 1, "tags": ["a"], "rank": 300}]))
     assert "takes values of int8" in refused("put", index, file, "--format", "jsonl")
+    for wrong in (5, 1.5, True, ["x"], {"x": "y"}):
+        file.write_bytes(
+            as_json_lines([{"key": 1, "tags": ["a"], "email": "x"}, {"key": 1, "tags": ["a"], "email": wrong}])
+        )
+        told = refused("put", index, file, "--format", "jsonl")
+        assert "line 2: column 'email': row 1: data: column 'email' takes values of string, not" in told
     file.write_bytes(as_json_lines([{"key": 1, "tags": ["a"], "rank": 7}]))
     done("put", index, file, "--format", "jsonl")
     assert json.loads(done("get", index, 1))["data"] == {"rank": 7}
