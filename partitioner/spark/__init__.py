@@ -106,14 +106,17 @@ def partition_sets(
         if data:
             with _step(spark, "records"):
                 records = replace(records, put=put_records(rows, job, data))
-        partitions, entry = _make(spark, job, shards, records)
-        manifest, made = manifest_of([*entries, entry], layout, job.key_type), Written(files, written | _paths(entry))
+        partitions, tags = 0, 0
+        if shards.sets or not entries:  # else nothing but removals is left of the rows
+            partitions, entry = _make(spark, job, shards, records)
+            entries, written, tags = [*entries, entry], written | _paths(entry), entry["tags"]
+        manifest, made = manifest_of(entries, layout, job.key_type), Written(files, written)
         # Once, whereas tasks may run twice
         if append:
             stored.index.switch(manifest, stored.name, made)
         else:
             stored.index.replace(manifest, made)
-        return Partitioned(shards.sets, shards.keys, entry["tags"], partitions, shards.problems)
+        return Partitioned(shards.sets, shards.keys, tags, partitions, shards.problems)
 
 
 def merge_segments(spark: SparkSession, stored: Stored, layout: LayoutOptions, sets_per_task: int) -> None:

@@ -23,11 +23,18 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 
 from tagmatch.model import clock
-from tagmatch.model.arrays import I64Array, U8Array, U32Array
+from tagmatch.model.arrays import BoolArray, I64Array, U8Array, U32Array
 from tagmatch.model.arrow import are_strings, from_lists, from_strings, from_tag_lists, to_lists, to_numbers, to_strings
+from tagmatch.model.change_counts import ADD, REMOVE
 from tagmatch.model.clock import times_in
 from tagmatch.model.columns import KEY_CHECKS, tag_lists
-from tagmatch.model.errors import IndexChangedError, IndexCorruptError, IndexNotFoundError, InvalidValueError
+from tagmatch.model.errors import (
+    IndexChangedError,
+    IndexCorruptError,
+    IndexNotFoundError,
+    InvalidTypeError,
+    InvalidValueError,
+)
 from tagmatch.model.input.subscriptions import have_mistakes, reject_mistakes, with_conditions
 from tagmatch.model.kernels.hashing import hash_strings, hash_tags
 from tagmatch.model.kernels.jit import kernel
@@ -79,13 +86,19 @@ _KEY_LIMIT = pa.scalar(decimal.Decimal(2**64), pa.decimal128(20, 0))
 # Numbers of batches: rows, and how many there were of each problem
 _ROWS, _PROBLEMS = 0, 1
 
+# Tables of shards: their sets, and those from which keys are removed
+_SETS, _GONE = "shard", "shard-removed"
+
 # Of rows that have conditions, and of those whose keys expire
 _WHERE, *_ = _CONDITIONS = "where", "constraints", "area"
 _EXPIRES = "expires"
 
+#: The column that says whether a row removes its key from its set
+REMOVED = "removed"
+
 _SENT_BYTES, _RECEIVED_BYTES = 1 << 25, 1 << 22
 
-_MADE = "shard long, sets long, keys long, rows long, problems array<long>"
+_MADE = "shard long, sets long, keys long, removes boolean, rows long, problems array<long>"
 _SHARD = "shard long, sets long, keys long"
 
 
@@ -98,10 +111,30 @@ class Shards:
     keys: int  # of all sets
     rows: int  # rows that these are of
     problems: dict[str, int]  # rows that were left out, by their problem
+    removing: tuple[int, ...] = ()  # the numbers of shards with sets that keys are removed from
+
+
+def check_removed(kind: pa.DataType, *, append: bool) -> None:
+    """See that rows, which have a column `REMOVED` of this type, can remove sets and keys."""
+    if not append:
+        raise InvalidValueError(
+            f"column {REMOVED!r}: rows that replace an index, or make one with data, cannot remove any; append them, "
+            "or drop the column"
+        )
+    if not pa.types.is_boolean(kind):
+        raise InvalidTypeError(f"column {REMOVED!r} must be boolean, not {kind}")
+
+
+def removes(rows: pa.RecordBatch) -> BoolArray:
+    """Whether each of these rows removes its key; a null says that it does not."""
+    if REMOVED not in rows.schema.names:
+        return np.zeros(len(rows), np.bool_)
+    flags: BoolArray = pc.fill_null(rows.column(REMOVED), False).to_numpy(zero_copy_only=False)
+    return flags
 
 
 def make_shards(rows: DataFrame, job: Job, now: int, *, skip_invalid: bool) -> Shards:
-    """Make shards of columns `tags`, `key`, perhaps as decimals, and perhaps of conditions and `expires`."""
+    """Make shards of columns `tags`, `key`, perhaps as decimals, and perhaps of conditions, `expires` and `removed`."""
     labels = labels_for_all(rows.sparkSession)
     clean = partial(_clean, labels, plane=job.plane, skip_invalid=skip_invalid)
 
@@ -122,6 +155,7 @@ def make_shards(rows: DataFrame, job: Job, now: int, *, skip_invalid: bool) -> S
         sum(shard.keys for shard in made),
         sum(shard.rows for shard in made),
         {problem: int(count) for problem, count in zip(PROBLEMS, counts, strict=True) if count},
+        tuple(sorted(shard.shard for shard in made if shard.removes)),
     )
 
 
@@ -155,6 +189,8 @@ def _clean(
         columns = {"tags": tags, "key": keys}
         if _EXPIRES in good.schema.names:
             columns[_EXPIRES] = pa.array(times_in(good[_EXPIRES], _EXPIRES, 0))
+        if REMOVED in good.schema.names:
+            columns[REMOVED] = pa.array(removes(good))
         if sources is not None:
             columns |= {name: columns[name].take(pa.array(sources)) for name in columns if name != "tags"}
         hashes = np.empty(len(rows), np.uint64)
@@ -207,20 +243,42 @@ def _write_rows(job: Job, now: int, batches: Batches) -> Iterator[pa.RecordBatch
     for some in gathered(rows(), _RECEIVED_BYTES):
         own = KEY_CHECKS[job.key_type].many(some["key"], "key")
         times = to_numbers(some[_EXPIRES]) if _EXPIRES in some.schema.names else None
-        staged.extend(tag_lists(some["tags"], "tags"), own, removed=False, expires=times)
+        staged.extend(tag_lists(some["tags"], "tags"), own, removed=removes(some), expires=times)
     if len(staged) or problems.any():
-        shard, rows_of_shard = number_of_task(), len(staged)
-        sets, keys = _write_shard(job, shard, [no_sets(job)], _latest_last(staged.changes()), now)
-        yield one_row(shard=shard, sets=sets, keys=keys, rows=rows_of_shard, problems=problems)
+        shard, changes, empty = number_of_task(), staged.changes(), [no_sets(job)]
+        removed = np.flatnonzero(changes.kinds == REMOVE)
+        sets, keys = _write_shard(job, shard, empty, _in_order(changes), now)
+        if len(removed):
+            gone = replace(_at(changes, removed), kinds=np.full(len(removed), ADD, np.uint8), expires=None)
+            _write_shard(job, shard, empty, gone, table=_GONE)
+        yield one_row(shard=shard, sets=sets, keys=keys, removes=len(removed) > 0, rows=len(changes), problems=problems)
 
 
-def _latest_last(changes: Changes) -> Changes:
-    """The changes, sorted by their expiry, so that the last change of a set and a key counts: rows have no order."""
-    if changes.expires is None:
+def _in_order(changes: Changes) -> Changes:
+    """The changes, removals last and else by expiry, as the last one of a set and a key counts: rows have no order."""
+    is_removal = changes.kinds == REMOVE
+    times = changes.expires
+    if times is None and not is_removal.any():
         return changes
-    order = np.argsort(changes.expires, kind="stable").astype(np.uint32)
-    rows, keys, expires = gather(changes.rows, order), changes.keys[order], changes.expires[order]
-    return replace(changes, rows=rows, keys=keys, expires=expires)
+    return _at(changes, np.lexsort([is_removal] if times is None else [times, is_removal]))
+
+
+def _at(changes: Changes, places: I64Array) -> Changes:
+    """Those of some changes of one set each that are in these places."""
+    times = None if changes.expires is None else changes.expires[places]
+    rows = gather(changes.rows, places.astype(np.uint32))
+    return replace(changes, rows=rows, keys=changes.keys[places], kinds=changes.kinds[places], expires=times)
+
+
+def _removals(gone: HeldSets) -> Changes:
+    """Changes that remove these keys from these sets."""
+    table, empty = gone.keys, no_changes()
+    rows = gather(gone.ranks, np.repeat(np.arange(len(gone), dtype=np.uint32), table.keys.lengths()))
+    keys = table.keys.values.astype(np.uint64)
+    kinds = np.full(len(keys), REMOVE, np.uint8)
+    return replace(
+        empty, tags=gone.vocabulary.tags, rows=rows, keys=keys, kinds=kinds, names=table.names or empty.names
+    )
 
 
 def no_sets(job: Job) -> HeldSets:
@@ -229,13 +287,13 @@ def no_sets(job: Job) -> HeldSets:
 
 
 def _write_shard(
-    job: Job, shard: int, held: Sequence[HeldSets], changes: Changes, now: int = LONG_AGO
+    job: Job, shard: int, held: Sequence[HeldSets], changes: Changes, now: int = LONG_AGO, table: str = _SETS
 ) -> tuple[int, int]:
     """Leave what stored sets are after changes as a shard, its tags by their hashes; returns how many sets and keys."""
     sets = distinct_sets(held, changes, rarest_first=False, now=now)
     if len(sets.ranks):
         job.scratch.write(
-            "shard",
+            table,
             shard,
             tags=from_strings(sets.vocabulary.tags),
             hashes=pa.array(sets.vocabulary.hashes),
@@ -246,12 +304,12 @@ def _write_shard(
     return len(sets.ranks), len(sets.keys.keys.values)
 
 
-def sets_of_shard(job: Job, shard: int) -> HeldSets:
+def sets_of_shard(job: Job, shard: int, table: str = _SETS) -> HeldSets:
     """The sets of a shard, its tags by their hashes."""
     names = ("tags", "hashes", "frequencies", "ranks")
-    tags, hashes, frequencies, ranks = (job.scratch.read("shard", shard, name) for name in names)
+    tags, hashes, frequencies, ranks = (job.scratch.read(table, shard, name) for name in names)
     vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies))
-    return HeldSets(vocabulary, to_lists(ranks), job.of_shard(shard))
+    return HeldSets(vocabulary, to_lists(ranks), job.of_shard(shard, table))
 
 
 # -- the stored segments --------------------------------------------------------------------------------------------
@@ -365,7 +423,8 @@ class Appending:
 
     def __init__(self, job: Job, stored: Stored, shards: Shards) -> None:
         self._job, self._scratch, self._stored, self._shards = job, job.scratch, stored, shards
-        self._free = max(shards.numbers, default=0) + 1  # numbers of shards from there on
+        self._numbers = sorted({*shards.numbers, *shards.removing})
+        self._free = max(self._numbers, default=0) + 1  # numbers of shards from there on
         # Of segments, by place, how many sets have keys that have expired, by the number of the chunk with their rows
         self._due: dict[int, dict[int, int]] = {}
         self.entries: list[Entry] = []  # what manifests say of the segments that stay
@@ -373,7 +432,7 @@ class Appending:
 
     def take_in(self, spark: SparkSession, *, every: bool = False) -> Shards:
         """The shards, some of them replaced; takes in `every` segment, or only small ones."""
-        stored, segments, numbers = self._stored, self._stored.segments, self._shards.numbers
+        stored, segments = self._stored, self._stored.segments
         files = files_of(segments)
         groups = grouped([*files], [expected["bytes"] for expected in files.values()], _VERIFIED_BYTES)
         for_each(spark, range(len(groups)), partial(self._verify, groups), _VERIFIED).collect()
@@ -387,7 +446,7 @@ class Appending:
             for place, each in enumerate(segments)
         ]
         taken = [*range(len(segments))] if every else to_take_in(live, self._shards.rows)
-        looked_up = for_each(spark, numbers, self._look_up, _SHARD).collect()
+        looked_up = for_each(spark, self._numbers, self._look_up, _SHARD).collect()
         due = [place for place in self._due if place not in taken]
         chunks = stored.chunks([*taken, *due], self._job.sets_per_task)
         made = for_each(spark, range(len(chunks)), partial(self._take, chunks, taken), _SHARD).collect()
@@ -418,11 +477,16 @@ class Appending:
 
     def _look_up(self, shard: int) -> Iterator[pa.RecordBatch]:
         """Find the sets of a shard in all segments; leave their rows and, if some are found, a shard with all keys."""
-        own = sets_of_shard(self._job, shard)
+        job, shards, none = self._job, self._shards, no_sets(self._job)
+        own = sets_of_shard(job, shard) if shard in shards.numbers else none
+        gone = sets_of_shard(job, shard, _GONE) if shard in shards.removing else none
+        changed = [each for each in (own, gone) if len(each)]
         sets, keys = len(own), len(own.keys.keys.values)
         held, found = list[HeldSets](), {}
         for place, segment in enumerate(self._stored.open().segments):
-            rows = rows_with_ranks(segment, _ranks_in(segment.vocabulary, own.vocabulary), own.ranks)
+            ranks = [_ranks_in(segment.vocabulary, each.vocabulary) for each in changed]
+            by_set = [rows_with_ranks(segment, of, each.ranks) for of, each in zip(ranks, changed, strict=True)]
+            rows = np.unique(np.concatenate(by_set))
             found[f"rows-{place}"] = pa.array(rows)
             if len(rows):
                 held.append(held_in(segment, rows))
@@ -431,7 +495,7 @@ class Appending:
         if held or (times is not None and (times <= self._stored.now).any()):
             shard += self._free  # as a twin of this task may be reading the first
             # What is newer comes last
-            sets, keys = _write_shard(self._job, shard, [*held, own], no_changes(), self._stored.now)
+            sets, keys = _write_shard(job, shard, [*held, own], _removals(gone), self._stored.now)
         if sets:
             yield one_row(shard=shard, sets=sets, keys=keys)
 
@@ -461,7 +525,7 @@ class Appending:
 
     def _found(self, place: int) -> U32Array:
         """Rows of a segment whose sets are in one of the shards, ascending."""
-        rows = [self._scratch.read(_FOUND, shard, f"rows-{place}", keep=True) for shard in self._shards.numbers]
+        rows = [self._scratch.read(_FOUND, shard, f"rows-{place}", keep=True) for shard in self._numbers]
         return np.sort(np.concatenate([np.zeros(0, np.uint32), *map(to_numbers, rows)]))
 
     def _due_in(self, place: int) -> U32Array:

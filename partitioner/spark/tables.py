@@ -227,9 +227,9 @@ class Job:
             columns["expires"] = pa.array(times)
         return columns
 
-    def of_shard(self, shard: int) -> KeyTable:
+    def of_shard(self, shard: int, table: str = "shard") -> KeyTable:
         """The keys of each set of a shard, which has numbered those that are strings by itself."""
-        read = partial(self.scratch.read, "shard", shard)
+        read = partial(self.scratch.read, table, shard)
         names = to_strings(read("names")) if self.key_type == "string" else None
         return KeyTable(to_lists(read("keys")), names, to_numbers(read("expires")) if self.expire else None)
 

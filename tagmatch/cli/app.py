@@ -827,7 +827,8 @@ def partition(
         cli.argument(
             "SETS",
             "Any path or URI that Spark reads, with columns `tags` (array of strings), `key` (long or string) and "
-            "optionally `where` (expressions), `expires` (timestamps), `constraints` and `area`.",
+            "optionally `where` (expressions), `expires` (timestamps), `constraints` and `area`; with --append, "
+            "`removed` (boolean): the row's key is removed from its set.",
         ),
     ],
     index: Annotated[str, cli.argument("INDEX", "Folder that all machines mount, or URI of a store.")],
@@ -868,6 +869,7 @@ def partition(
     logging.getLogger("tagmatch.partitioner").setLevel(logging.INFO)
     from tagmatch.files.columns import EVERY_OTHER
     from tagmatch.model.input.subscriptions import COLUMNS
+    from tagmatch.partitioner.spark.shards import REMOVED
     from tagmatch.spark.join import partition as run_job
     from tagmatch.spark.session import location_in, read_table, spark_session
 
@@ -882,7 +884,8 @@ def partition(
             )
         table = read_table(spark, sets, format)
         if ignore_columns is not None:
-            others = [name for name in table.columns if name not in COLUMNS]
+            known = (*COLUMNS, REMOVED) if append else COLUMNS
+            others = [name for name in table.columns if name not in known]
             table = table.drop(*(others if ignore_columns == EVERY_OTHER else ignore_columns))
         made = run_job(
             table,

@@ -41,7 +41,7 @@ from tagmatch.model.storage.format import declared_in, files_nbytes
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.where.constraints import in_backquotes
 from tagmatch.partitioner.spark import Partitioned, key_type_of_rows, merge_segments, partition_sets
-from tagmatch.partitioner.spark.shards import Stored
+from tagmatch.partitioner.spark.shards import REMOVED, Stored, check_removed
 from tagmatch.spark.answers import Answers, How, Output, check_equal
 from tagmatch.spark.columns import (
     AskedColumns,
@@ -92,6 +92,7 @@ def partition(
     key: str = "key",
     where: str | None = None,
     expires: str | None = None,
+    removed: str | None = None,
     data: Mapping[str, str] | None = None,
     plane: bool = False,
     sets_per_task: int | None = None,
@@ -128,6 +129,9 @@ def partition(
     expires : str, optional
         Column of timestamps at which keys stop being answers of their sets; null: never. Rows have no order: of several
         with one set and one key, the latest time counts. Default: `expires`, if there is such a column.
+    removed : str, optional
+        With `append`: column of bools, whether the row's key is removed from its set. Removals come after the other
+        rows, as by `remove_sets`; a null removes nothing. Default: `removed`, if there is such a column.
     data : dict, optional
         Columns of data that keys have, as `TagMatch` has them: names of columns by their types, such as
         `{"email": "string"}`. Each key is put, as by `TagMatch.put_many`, into an index that is new; rows are read
@@ -191,10 +195,13 @@ def partition(
         where = "where"
     if expires is None and "expires" in sets.columns:
         expires = "expires"
+    if removed is None and REMOVED in sets.columns:
+        removed = REMOVED
     check_strings(column_type(sets, tags), f"column {tags!r}")
     kind = column_type(sets, key)
-    schema = data_schema(data, [*COLUMNS, tags, key, where or "where", expires or "expires"])
-    check_names(sets.columns, (*schema, tags, key, where or "where", expires or "expires", "constraints", "area"))
+    named = [tags, key, where or "where", expires or "expires", removed or REMOVED]
+    schema = data_schema(data, [*COLUMNS, *named])
+    check_names(sets.columns, (*schema, *named, "constraints", "area"))
     if isinstance(kind, StringType):
         cast = "string"  # without a collation: keys are compared as bytes
     elif isinstance(kind, DecimalType) and kind.scale == 0:
@@ -215,6 +222,9 @@ def partition(
     if expires is not None:
         times_in(pa.array([], arrow_type(column_type(sets, expires))), f"column {expires!r}", 0)
         columns.append(col(in_backquotes(expires)).alias("expires"))
+    if removed is not None:
+        check_removed(arrow_type(column_type(sets, removed)), append=mode == "append" and not schema)
+        columns.append(col(in_backquotes(removed)).alias(REMOVED))
     for name, check in (("constraints", constraint_rows), ("area", partial(area_rows, plane=plane))):
         if name in sets.columns:
             check(pa.array([], arrow_type(column_type(sets, name))), f"column {name!r}")

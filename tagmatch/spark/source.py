@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
@@ -27,7 +26,6 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType, Ti
 
 from tagmatch.contents import pairs_of, schema_of
 from tagmatch.model import clock
-from tagmatch.model.arrays import BoolArray
 from tagmatch.model.arrow import are_strings
 from tagmatch.model.errors import IndexChangedError, IndexNotFoundError, InvalidTypeError, InvalidValueError
 from tagmatch.model.input.subscriptions import columns_of, rows_to_store
@@ -40,13 +38,10 @@ from tagmatch.model.where.declared import Declared, declared_of
 from tagmatch.partitioner.consolidation import StagedChanges, consolidated
 from tagmatch.partitioner.local import Changes
 from tagmatch.partitioner.spark.batches import chunks_of
-from tagmatch.partitioner.spark.shards import Stored
+from tagmatch.partitioner.spark.shards import REMOVED, Stored, check_removed, removes
 from tagmatch.spark.answers import KEY_TYPES, signed
 from tagmatch.spark.columns import arrow_schema
 from tagmatch.spark.session import Parsers, StoreSettings, one_of, parsed, truth, whole
-
-#: The column that says whether to remove a row
-REMOVED = "removed"
 
 # A column of bytes of Arrow, as which Spark has what a task hands over, holds less than 2 GiB
 _MOST_BYTES = 1 << 30
@@ -76,12 +71,7 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         self._key_type = _key_type_in(self._schema)
         names = self._schema.names
         if REMOVED in names:
-            if overwrite:
-                raise InvalidValueError(
-                    f"column {REMOVED!r}: rows that replace an index cannot remove any; append them, or drop the column"
-                )
-            if not pa.types.is_boolean(kind := self._schema.field(REMOVED).type):
-                raise InvalidTypeError(f"column {REMOVED!r} must be boolean, not {kind}")
+            check_removed(self._schema.field(REMOVED).type, append=not overwrite)
         self._names = [name for name in names if name != REMOVED]
         self._columns(self._schema.empty_table())
 
@@ -151,10 +141,9 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
                 for batch in batches:
                     columns = self._columns(batch)
                     rows = rows_to_store(columns, self._key_type, plane=plane, threads=1, declared=declared)
-                    removed: bool | BoolArray = False
-                    if REMOVED in batch.schema.names:
-                        flags = pc.fill_null(batch.column(REMOVED), False).to_numpy(zero_copy_only=False)
-                        removed = flags if rows.sources is None else flags[rows.sources]
+                    removed = removes(batch)
+                    if rows.sources is not None:
+                        removed = removed[rows.sources]
                     staged.extend(rows.chunks, rows.keys, removed=removed, expires=rows.expires)
         return staged.changes()
 

@@ -24,6 +24,7 @@ from tagmatch import (
     IndexCorruptError,
     IndexExistsError,
     IndexNotFoundError,
+    InvalidTypeError,
     InvalidValueError,
     TagMatch,
 )
@@ -154,6 +155,79 @@ def test_files_are_those_of_add_sets_and_consolidate(
     assert contents_of(on_spark) == contents_of(local)
     if not expire:  # workers have their own clocks
         assert_right(spark, on_spark, oracle, rng)
+
+
+@pytest.mark.parametrize("appended", APPENDED, ids=str)
+def test_keys_are_removed(
+    spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, appended: Any
+) -> None:
+    """The files are those of `add_sets`, `remove_sets` and `consolidate`; a key that rows add and remove is removed.
+
+    Of sets in segments that stay and that do not, of sets that keep keys, of unknown sets, in any order of rows.
+    """
+    few, most, _, layout, key_type, expire = appended
+    clock = set_clock(monkeypatch)
+    take_in(monkeypatch, few, most)
+    options: dict[str, Any] = {"layout": layout, "max_partition_size": 30}
+    with_keys = named if key_type == "string" else list
+    local, on_spark, kind = tmp_path / "local", tmp_path / "spark", NAMED if key_type == "string" else SCHEMA
+    settings = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "5"}
+    known: Rows = []
+    for count in (0, 200, 30, 20):
+        added = with_keys(rows_of(rng, count) if count else [])
+        gone = [*known[::3], *added[::4], *with_keys([(["unknown"], 1), (["t1"], 77), (["t1"], 77)])]
+        known = [*known, *added]
+        times = [clock.after(60)] * len(added) if expire else None
+        make_index(local, added, gone, expires=times, key_type=key_type, **options)
+        rows = [(*row, rng.choice([False, None]), clock.after(60)) for row in added]
+        rows += [(*row, True, rng.choice([None, clock.after(90)])) for row in gone]
+        frame = spark.createDataFrame(rng.sample(rows, len(rows)), f"{kind}, removed boolean, expires timestamp")
+        with settings_of(spark, settings):
+            frame = frame if expire else frame.drop("expires")
+            partition(frame.repartition(3), on_spark, mode="append", sets_per_task=50, **options)
+        assert contents_of(on_spark) == contents_of(local)
+    # All sets, so that no segment is left, or an empty one
+    for rest in (known[5:], known[:5]):
+        make_index(local, [], rest, key_type=key_type, **options)
+        removals = spark.createDataFrame([(*row, True) for row in rest], f"{kind}, gone boolean")
+        partition(removals, on_spark, mode="append", removed="gone")
+        assert contents_of(on_spark) == contents_of(local)
+    with TagMatch.open(on_spark, device="cpu") as tm:
+        assert len(tm) == 0
+
+
+def test_conditions_and_data_of_keys_that_are_removed(spark: Any, tmp_path: Path) -> None:
+    """A set with a condition is another one; the data of a key goes with the last of its sets."""
+    local, on_spark = tmp_path / "local", tmp_path / "spark"
+    with TagMatch(local, data={"name": "string"}, device="cpu", durability="none") as tm:
+        for key in range(4):
+            tm.put(key, ["a"], data={"name": f"name {key}"})
+        tm.add_sets([["a"], ["a"]], [1, 2], where=["x > 1", "x > 1"])
+        tm.consolidate()
+        shutil.copytree(local, on_spark)
+        tm.remove_sets([["a"], ["a"], ["a"]], [0, 1, 2], where=[None, None, "x > 1"])
+        tm.consolidate()
+    rows = [(["a"], 0, None, True), (["a"], 1, None, True), (["a"], 2, "x > 1", True)]
+    schema = f"{SCHEMA}, where string, removed boolean"
+    partition(spark.createDataFrame(rows, schema), on_spark, mode="append")
+    assert contents_of(on_spark) == contents_of(local)
+    with TagMatch.open(on_spark, device="cpu") as tm:
+        assert [tm.get(key) is None for key in range(4)] == [True, False, False, False]
+        assert sorted(tm.match(["a"], attributes={"x": 2})) == [1, 2, 3]
+
+
+def test_rows_that_cannot_remove(spark: Any, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([(["a"], 1, True, "x")], f"{SCHEMA}, removed boolean, name string")
+    for options, message in (
+        ({}, "column 'removed': rows that replace an index, or make one with data, cannot remove any"),
+        ({"mode": "append", "data": {"name": "string"}}, "column 'removed': rows that replace an index, or make one"),
+        ({"mode": "append", "removed": "name"}, "column 'removed' must be boolean, not string"),
+        ({"mode": "append", "removed": "gone"}, "there is no column 'gone'"),
+    ):
+        with pytest.raises((InvalidValueError, InvalidTypeError), match=message):
+            partition(frame, tmp_path / "index", **options)
+    with pytest.raises(InvalidValueError, match="column 'remove' means nothing here; is 'removed' meant"):
+        partition(spark.createDataFrame([], f"{SCHEMA}, remove boolean"), tmp_path / "index", mode="append")
 
 
 def test_no_rows_change_nothing(spark: Any, tmp_path: Path, rng: random.Random) -> None:
