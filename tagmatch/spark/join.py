@@ -211,7 +211,7 @@ def partition(
     else:
         raise InvalidTypeError(
             f"column {key!r} must be a string, an integer or a decimal of scale 0, not {kind.simpleString()}; "
-            "make strings of such keys, as by hex or concat_ws"
+            "make strings of such keys, as by hex or to_json"
         )
     sets_per_task = _checked_sets(sets_per_task)
     columns = [col(in_backquotes(tags)).alias("tags"), col(in_backquotes(key)).cast(cast).alias("key")]

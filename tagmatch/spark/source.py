@@ -172,7 +172,7 @@ def _key_type_in(schema: pa.Schema) -> KeyType:
         return "integer"
     raise InvalidTypeError(
         f"column 'key' must be a string, an integer or a decimal of scale 0, not {kind}; make strings of such keys, as "
-        "by hex or concat_ws"
+        "by hex or to_json"
     )
 
 
