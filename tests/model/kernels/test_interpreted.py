@@ -140,7 +140,7 @@ def asked(tm):
     return tm
 
 def wait_for(is_so):
-    until = time.monotonic() + 100
+    until = time.monotonic() + 300
     while not is_so():
         assert time.monotonic() < until
         time.sleep(0.001)
@@ -173,7 +173,7 @@ interpreted.PATIENCE = 1e9
 tm = TagMatch()
 tm.add_set(["a"], 1)
 tm.consolidate()
-for interpreted.PATIENCE in (0.0, 1e9):
+for interpreted.PATIENCE in (1e9, 0.0, 1e9):  # a kernel is due once it has run
     assert tm.match(["a"]) == [1]
 wait_for(lambda: not behind._due)
 for _ in range(2):
