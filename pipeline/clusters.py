@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from tagmatch.model.arrays import IntArray, U8Array, U32Array, U64Array, UIntArray, frozen
+from tagmatch.model.arrays import IntArray, Lists, U8Array, U32Array, U64Array, UIntArray, frozen
 from tagmatch.model.kernels.interpreted import instead
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.parallel import even_ranges, run_rows
@@ -35,8 +35,8 @@ _RANKS_AT_ONCE = _U(4)
 # Ranks that are known of a row by its head, with the one of its cluster; bits of each rank in the head
 _RANKS_OF_HEAD, _HEAD_BITS, _HEAD = _U(4), _U(21), _U((1 << 21) - 1)
 
-#: How many runs, and rows of them, are read before a check whether the keys are enough
-AT_ONCE = _U(128)
+#: How many runs are read before a check whether the keys are enough; and how many rows a short one has at most
+AT_ONCE, SHORT_RUN = _U(64), _U(16)
 # Stands for the third rank of a set of two tags; the bit of it is that of `NO_RANK`
 _SHORTER = _U(0x7FFFFFFF)
 #: Stands for the second rank of a set of one tag
@@ -111,20 +111,21 @@ class Runs(NamedTuple):
     first_runs: U32Array  # The cluster of rank `r` has runs `first_runs[r]` to `first_runs[r + 1]`
     starts: U32Array  # The first row of each run, and the one behind the last
     seconds: U32Array  # Of each run
-    thirds: U32Array  # Of each row, the third-rarest rank, with the highest bit if there are more
+    thirds: U32Array  # Of each row, the third-rarest rank, with the highest bit if there are more, or not one key
 
 
 @kernel
-def _runs(clusters, first_runs, starts, thirds):
+def _runs(clusters, key_offsets, first_runs, starts, thirds):
     offsets, ranks, seconds, first_rows = clusters
     used = 0
     for rank in range(len(first_rows) - 1):
         first_runs[rank] = used
         for row in range(first_rows[rank], first_rows[rank + 1]):
             begin, count = offsets[row], offsets[row + 1] - offsets[row]
-            thirds[row] = _SHORTER
+            third, is_left = _SHORTER, count > 3 or key_offsets[row + 1] - key_offsets[row] != 1
             if count > 2:
-                thirds[row] = _U(ranks[begin + 2]) | (_U(count > 3) << _U(31))
+                third = _U(ranks[begin + 2])
+            thirds[row] = third | _U(is_left) << _U(31)
             if row == first_rows[rank] or seconds[row] != seconds[row - 1]:
                 starts[used] = row
                 used += 1
@@ -133,11 +134,11 @@ def _runs(clusters, first_runs, starts, thirds):
     return used
 
 
-def runs_of(clusters: Clusters) -> Runs:
-    """The runs of a segment's clusters."""
+def runs_of(clusters: Clusters, keys: Lists) -> Runs:
+    """The runs of a segment's clusters, whose rows have such keys."""
     count = len(clusters.seconds)
     first_runs, starts, thirds = (np.empty(size, np.uint32) for size in (len(clusters.first_rows), count + 1, count))
-    starts = starts[: 1 + _runs(tuple(clusters), first_runs, starts, thirds)].copy()
+    starts = starts[: 1 + _runs(tuple(clusters), keys.offsets, first_runs, starts, thirds)].copy()
     return Runs(*(frozen(each) for each in (first_runs, starts, clusters.seconds[starts[:-1]], thirds)))
 
 
@@ -288,27 +289,28 @@ def _choose(bits, ranks, first, stop, chosen):
 
 
 @lent
-def _tally_row(bits, thirds, weights, row, longer, tallied):
-    """Count a row whose second rank is known, if its third one is, too; one with more ranks is left for later."""
-    waiting, found, keys = tallied
-    third = _U(thirds[row])
-    is_known = _U(bits[((third & _SHORTER) >> _U(3)) & _U(len(bits) - 1)] >> (third & _U(7))) & _U(1)
+def _tally_row(bits, thirds, row, is_left, longer, tallied):
+    """Count a row whose second rank is known, if its third one is, too; `longer` gets it if it has more, or all do."""
+    (waiting, found), third = tallied, _U(thirds[row])
+    word, bit = bit_of(bits, third & _SHORTER)
+    is_known = _U(bits[word] >> bit) & _U(1)
     longer[waiting] = row
-    waiting += is_known & (third >> _U(31))
-    is_known &= ~(third >> _U(31))
-    return waiting, found + is_known, keys + keys_at(weights, row) * is_known
+    return waiting + (is_known & (third >> _U(31) | is_left)), found + is_known
 
 
 @lent
 def _tally_longer(bits, known, weights, longer, tallied):
-    """Count the rows that were left, if all their ranks are known."""
-    (offsets, ranks, _, _), (waiting, found, keys) = known[0], tallied
+    """How many rows were counted, and their keys, when those that were left have been looked at."""
+    (offsets, ranks, _, _), (waiting, found) = known[0], tallied
+    found -= waiting
+    keys = found
     for place in range(waiting):
         row = _U(longer[place])
         if all_known(bits, ranks, _U(offsets[row]) + _U(3), _U(offsets[row + _U(1)])):
-            found += _U(1)
-            keys += keys_at(weights, row)
-    return _U(0), found, keys
+            own = keys_at(weights, row)
+            found += _U(own > _U(0))
+            keys += own
+    return found, keys
 
 
 @lent
@@ -316,34 +318,33 @@ def tally(bits, known, runs, ends, weights, most, room):
     """How many keys the rows of some runs have that a query contains, or some, if `most` or more.
 
     And how many rows these are, and were read. There is a bit for each rank. It does not branch on the second rank of
-    a run, nor on the third one of a row.
+    a run, nor on the third one of a row, nor on how many rows a short run has.
     """
-    (_, _, seconds, _), (_, starts, of_runs, thirds), (chosen, longer) = known[0], runs, room
-    run, end, read, tallied = _U(ends[0]), _U(ends[1]), _U(0), (_U(0), _U(0), _U(0))
-    row, row_end = _U(starts[run]), _U(starts[end])
-    if row_end - row < _U(2) * (end - run):  # most are runs of one row
-        while row < row_end and tallied[2] < most:
-            stop = min(row_end, row + AT_ONCE)
-            for i in range(_choose(bits, seconds, row, stop, chosen)):
-                tallied = _tally_row(bits, thirds, weights, _U(chosen[i]), longer, tallied)
-            tallied = _tally_longer(bits, known, weights, longer, tallied)
-            read += stop - row
-            row = stop
-        return tallied[2], tallied[1], np.int64(read)
-    while run < end and tallied[2] < most:
-        stop = min(end, run + AT_ONCE)
+    (_, starts, of_runs, thirds), (chosen, rows, longer) = runs, room
+    run, end, read, found, keys, is_left = _U(ends[0]), _U(ends[1]), _U(0), _U(0), _U(0), _U(len(weights[2]) > 0)
+    while run < end and keys < most:
+        stop, tallied, short = min(end, run + AT_ONCE), (_U(0), _U(0)), _U(0)
         count = _choose(bits, of_runs, run, stop, chosen)
         run = stop
         for i in range(count):
             row, row_end = _U(starts[chosen[i]]), _U(starts[_U(chosen[i]) + _U(1)])
             read += row_end - row
-            while row < row_end and tallied[2] < most:
-                stop = min(row_end, row + AT_ONCE)
+            if row_end - row <= SHORT_RUN:
+                for place in range(SHORT_RUN):
+                    rows[short + place] = row + place
+                short += row_end - row
+                continue
+            while row < row_end and keys < most:
+                stop, of_run = min(row_end, row + AT_ONCE), (_U(0), _U(0))
                 for each in range(row, stop):
-                    tallied = _tally_row(bits, thirds, weights, each, longer, tallied)
-                tallied = _tally_longer(bits, known, weights, longer, tallied)
-                row = stop
-    return tallied[2], tallied[1], np.int64(read)
+                    of_run = _tally_row(bits, thirds, each, is_left, longer, of_run)
+                own_rows, own = _tally_longer(bits, known, weights, longer, of_run)
+                found, keys, row = found + own_rows, keys + own, stop
+        for i in range(short):
+            tallied = _tally_row(bits, thirds, _U(rows[i]), is_left, longer, tallied)
+        own_rows, own = _tally_longer(bits, known, weights, longer, tallied)
+        found, keys = found + own_rows, keys + own
+    return keys, found, np.int64(read)
 
 
 def _asked_for(typing: Any, array: Any, place: Any) -> Any:  # noqa: ARG001

@@ -23,6 +23,7 @@ from tagmatch.pipeline.clusters import (
     AT_ONCE,
     NO_RANK,
     NO_RANKS_BIT,
+    SHORT_RUN,
     Runs,
     all_known,
     bit_of,
@@ -91,7 +92,7 @@ FEW_QUERIES = 16
 _ROWS_A_QUERY, _MOST_ROOM = 16, 1 << 22
 # Columns of what there is about the tags of a block that some set has as its rarest; of each place, how many are before
 _RANK, _BEFORE, _ROW, _ROW_END = range(4)
-_AT_ONCE = int(AT_ONCE)
+_AT_ONCE, _ROWS_AT_ONCE = int(AT_ONCE), int((AT_ONCE + _U(1)) * SHORT_RUN)
 
 
 @lent
@@ -259,7 +260,8 @@ def _count(block, tags, candidates, known, limits, bits, rows, counts):
     """
     ((query_offsets, query_ranks), first, last, alone, few), (places, row_ends) = block, candidates
     ((_, ranks, _, _), _, _), (has_empty, most, weights, runs) = known, limits
-    base, read, room = _U(query_offsets[first]), 0, (on_stack(np.uint32, _AT_ONCE), on_stack(np.uint32, _AT_ONCE))
+    base, read = _U(query_offsets[first]), 0
+    room = on_stack(np.uint32, _AT_ONCE), on_stack(np.uint32, _ROWS_AT_ONCE), on_stack(np.uint32, _ROWS_AT_ONCE)
     for query in range(first, last):
         begin, end = _U(query_offsets[query]), _U(query_offsets[query + 1])
         candidate, last_candidate = row_ends[query - first, 0], row_ends[query - first + 1, 0]
@@ -567,15 +569,15 @@ class RarestSubsetMatch(Finder):
         queries, ranks = (prepared.offsets, prepared.ranks), len(self._clusters.first_rows)
         bits = _last(self._bitmaps, 1 << (ranks >> 3).bit_length())
         weights = keys.offsets, len(keys.values) == len(keys), segment.deleted
-        limits = self._has_empty, np.uint64(most), weights, tuple(self._all_runs())
+        limits = self._has_empty, np.uint64(most), weights, tuple(self._all_runs(keys))
         found, read, _ = _count_sets(queries, known, limits, bits, counts, 0)
         self._bitmaps.append(bits)
         return Counted(counts[1:], int(found), int(read) + self._has_empty * len(prepared) - int(found))
 
-    def _all_runs(self) -> Runs:
-        """The runs of all clusters, made when keys are first counted."""
+    def _all_runs(self, keys: Lists) -> Runs:
+        """The runs of all clusters, made when keys, which are always the same, are first counted."""
         if self._runs is None:
-            self._runs = runs_of(self._clusters)
+            self._runs = runs_of(self._clusters, keys)
         return self._runs
 
     def _room(self, queries: int) -> U32Array:
