@@ -176,6 +176,7 @@ class Values:
         count, headers = len(records), _headers_in(records)
         ids: list[bytes | None] = [None] * count
         for row, value in zip(*headers.pop(ID_HEADER, ((), ())), strict=True):
+            value.decode()  # an error unless it is UTF-8, as of other headers
             ids[row] = value
         until: list[int | None] | None = None
         if EXPIRES_IN in headers:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.agreement import index_of
 from support.schema_registry import Registry
@@ -101,6 +101,7 @@ _ODD = st.sampled_from(ODD)
 
 
 @given(st.lists(st.tuples(st.one_of(_OBJECTS, _ODD), st.none() | _HEADERS), max_size=8))
+@example([(b"{}", [("id", b"\xff")])])
 def test_columns_say_what_each_message_does(tm, given):
     records = [Record(*each) for each in given]
     for form in ("json", "properties"):
