@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, pairwise
 from queue import Empty, SimpleQueue
 from types import NoneType
 from typing import Any, NamedTuple, cast, get_args, get_origin
@@ -42,8 +42,9 @@ from tagmatch.contents import pairs
 from tagmatch.contents import schema_of as schema_of_rows
 from tagmatch.embedded import TagMatch
 from tagmatch.model import VERSION
+from tagmatch.model.arrays import TagLists
 from tagmatch.model.change_counts import ChangeCounts
-from tagmatch.model.data_types import count_type, some_columns, text_of_type
+from tagmatch.model.data_types import count_type, plain_type, some_columns, text_of_type
 from tagmatch.model.errors import (
     AccessError,
     DeadlineMissed,
@@ -54,7 +55,7 @@ from tagmatch.model.errors import (
     SessionError,
     UnavailableError,
 )
-from tagmatch.model.input.messages import ID, TAGS, Queries, joined
+from tagmatch.model.input.messages import ID, TAGS, Queries, joined, part_of
 from tagmatch.model.names import near_match
 from tagmatch.model.options import Missing, Wanted
 from tagmatch.model.where.constraints import Where
@@ -131,6 +132,7 @@ def _info(call: Call) -> Body:
         "user": call.user.name,
         "role": call.user.role,
         "has_filter": call.user.filter is not None,
+        "follows": service.config.index.follow,
     }
 
 
@@ -360,9 +362,10 @@ _SETS_A_BATCH = 4096
 
 
 def _rows(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Rows `tags`, `key`, and perhaps `where` and `expires`, as `TagMatch.to_arrow` gives them."""
+    """Rows as `TagMatch.to_arrow` gives them, with strings for dictionaries, which each batch would send anew."""
     snapshot = index.snapshot
-    return schema_of_rows(snapshot), iter(pairs(snapshot))
+    schema = pa.schema([(each.name, plain_type(each.type)) for each in schema_of_rows(snapshot)])
+    return schema, (batch.cast(schema) for batch in pairs(snapshot))
 
 
 def _sets(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -488,6 +491,9 @@ class Matching(Exchange):
         unique: bool = False,  # Give, or count, each key of a message once, ascending
         plain: bool = False,  # Answers have no ids
         coalesce: bool = False,  # Answers to several batches may come as one, in the same order
+        # The messages are of several callers: one that is a mistake has null for keys, in a batch whose metadata is the
+        # error; the others have their answers, and the stream goes on.
+        apart: bool = False,
         # The channel of the messages. Those that are not answered in time have nulls for keys, in a batch whose
         # metadata is the error; the stream goes on.
         channel: str | None = None,
@@ -496,7 +502,7 @@ class Matching(Exchange):
     ) -> None:
         super().__init__(call, incoming)
         self._wanted = _ONCE[wanted] if unique else wanted
-        self._plain, self._coalesce, self._channel = plain, coalesce, channel
+        self._plain, self._coalesce, self._apart, self._channel = plain, coalesce, apart, channel
         self._columns = None if columns is None else some_columns(columns, call.index._engine.schema())
         method, given = _ASK[self._wanted]
         self._method, self._given = method, {**given, **({} if only is None else {"only": only})}
@@ -563,6 +569,16 @@ class Matching(Exchange):
         self._may_note = False
         try:
             answers = self._ask(queries, waited)
+        except (InvalidTypeError, InvalidValueError):
+            if not self._apart:
+                raise
+            memory.give_back(nbytes)
+            first, ids = 0, _ids(some)
+            for answers, told in self._each(joined(chunks), waited):
+                yield from self._batch(None if ids is None else ids.slice(first, len(answers)), answers, told)
+                first += len(answers)
+            memory.give_back(in_flight=rows)
+            return
         except (DeadlineMissed, Overloaded) as error:
             if self._channel is None:
                 raise
@@ -574,8 +590,7 @@ class Matching(Exchange):
             return
         memory.give_back(nbytes)
         if self._coalesce and len(some) > 1:
-            ids = None if some[0].ids is None else pa.concat_arrays([each.ids for each in some])
-            yield from self._batch(ids, answers, note)
+            yield from self._batch(_ids(some), answers, note)
         else:
             first = 0
             for each in some:
@@ -587,6 +602,18 @@ class Matching(Exchange):
         for each in some if len(some) <= _MOST_OBSERVED else (some[0], some[-1]):
             metrics.latency.observe(now - each.arrived)
 
+    def _each(self, rows: TagLists, waited: float) -> Iterator[tuple[pa.Array, bytes]]:
+        """Answers to messages, some of them mistakes: by halves, as most are none."""
+        try:
+            yield self._ask(Queries([rows]), waited), b""
+        except (InvalidTypeError, InvalidValueError, DeadlineMissed, Overloaded) as error:
+            if (count := len(rows)) > 1 and isinstance(error, InvalidTypeError | InvalidValueError):
+                for first, last in pairwise((0, count // 2, count)):
+                    yield from self._each(part_of(rows, first, last), waited)
+            else:
+                self._service.metrics.errors.labels(name_of(error)).inc()
+                yield pa.nulls(count, self._schema.types[-1]), error_text(error)
+
     def _ask(self, queries: Queries, waited: float) -> pa.Array:
         timed = {} if self._channel is None else {"channel": self._channel, "waited": waited}
         ask = partial(getattr(self._call.index, self._method), queries, **self._given, **timed)
@@ -595,6 +622,10 @@ class Matching(Exchange):
     def _batch(self, ids: pa.Array | None, answers: pa.Array, metadata: bytes = b"") -> Iterator[bytes]:
         columns = [answers] if ids is None else [ids, answers]
         return self._outgoing.batch(pa.RecordBatch.from_arrays(columns, schema=self._schema), metadata)
+
+
+def _ids(some: list[Batch]) -> pa.Array | None:
+    return None if some[0].ids is None else pa.concat_arrays([each.ids for each in some])
 
 
 class Counting(Matching):

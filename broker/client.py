@@ -598,7 +598,7 @@ class RemoteEngine:
                 gone = self._singles.pop(limited[0])
                 threading.Thread(target=gone.close, kwargs={"drain": True}, name="tagmatch-close", daemon=True).start()
             command = dict(_COMMANDS[Wanted.unique if unique else Wanted.keys])
-            command |= {} if channel is None else {"channel": channel}
+            command |= {"apart": True} | ({} if channel is None else {"channel": channel})
             open_stream = partial(self._matching, command=command)
             singles = Pipelined(open_stream, schema, unique=unique, most_rows=self._most_rows, most=_MOST_IN_FLIGHT)
             return self._singles.setdefault(kind, singles)
@@ -774,7 +774,7 @@ def change_table(columns: Mapping[str, Any], key_type: KeyType) -> pa.Table:
     if (constraints := columns.get("constraints")) is not None:
         table["constraints"] = constraints
     if (area := columns.get("area")) is not None:
-        table["area"] = pa.repeat(_areas([area], 1)[0], rows) if is_area(area) else _areas(area, rows)
+        table["area"] = _one_area(area, rows) if is_area(area) else _areas(area, rows)
     times = expiry_times(columns.get("expires"), rows, clock.now_us())
     if times is not None:
         table["expires"] = pa.array(times, pa.int64(), mask=times == NEVER).cast(TIME)
@@ -783,6 +783,10 @@ def change_table(columns: Mapping[str, Any], key_type: KeyType) -> pa.Table:
 
 def _key_column(keys: U64Array | Strings) -> pa.Array:
     return from_strings(keys) if isinstance(keys, Strings) else pa.array(keys)
+
+
+def _one_area(area: Any, rows: int) -> Any:
+    return pa.repeat(pa.array([area_row(area_from(area, "area"))], AREA_COLUMN)[0], rows)
 
 
 def _areas(area: Any, rows: int) -> Any:

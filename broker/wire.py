@@ -29,7 +29,7 @@ from tagmatch.model.arrays import TagLists
 from tagmatch.model.arrow import without_extensions
 from tagmatch.model.asked import column_of
 from tagmatch.model.columns import repeated
-from tagmatch.model.data_types import Schema, as_json, type_named
+from tagmatch.model.data_types import Schema, as_json, plain_type, type_named
 from tagmatch.model.errors import (
     AccessError,
     DeadlineMissed,
@@ -117,7 +117,7 @@ def answer_field(wanted: Wanted, key_type: KeyType, data: Schema | None = None) 
     """The column of answers, with columns of data in addition to the keys if they are given."""
     key = pa.large_string() if key_type == "string" else pa.uint64()
     if data is not None:
-        plain = {name: kind.value_type if pa.types.is_dictionary(kind) else kind for name, kind in data.items()}
+        plain = {name: plain_type(kind) for name, kind in data.items()}
         return pa.field("keys", pa.list_(pa.struct({"key": key, **plain})))
     if wanted in (Wanted.keys, Wanted.unique):
         return pa.field("keys", pa.list_(key))

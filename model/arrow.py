@@ -225,7 +225,7 @@ class _Part(NamedTuple):
     def of(cls, lists: pa.Array, name: str, first_row: int) -> _Part:
         reject_nulls(lists, name, first_row, "a set of tags")
         kind = lists.type
-        if pa.types.is_null(kind):
+        if pa.types.is_null(kind) or (not len(lists) and pa.types.is_floating(kind)):  # as pandas has an empty column
             return cls(name, first_row, kind, np.zeros(1, np.int64), pa.array([], pa.string()))
         if pa.types.is_list(kind) or pa.types.is_large_list(kind):
             offsets = lists.offsets.to_numpy()
@@ -234,7 +234,8 @@ class _Part(NamedTuple):
             offsets = offsets_of(pc.list_value_length(lists).to_numpy())
             tags = lists.flatten()
         else:
-            raise InvalidTypeError(f"{name} must be lists of strings, not {kind}")
+            hint = """; split texts, as in table["tags"].str.split("|")""" if is_text(kind) else ""
+            raise InvalidTypeError(f"{name} must be lists of strings, not {kind}{hint}")
         begin, end = int(offsets[0]), int(offsets[-1])
         if begin:
             offsets = offsets - offsets.dtype.type(begin)
@@ -364,7 +365,7 @@ def _as_plain(values: pa.Array) -> pa.Array:
 
 
 def without_null_lists(lists: pa.Array, rows: BoolArray) -> pa.Array:
-    """As large lists without nulls among the chosen rows, where lists become empty; other values stay."""
+    """Without nulls among the chosen rows, where lists become empty; other values, and types of lists, stay."""
     if pa.types.is_null(lists.type):
         lists = lists.cast(pa.list_(pa.string()))
     try:
@@ -372,7 +373,10 @@ def without_null_lists(lists: pa.Array, rows: BoolArray) -> pa.Array:
     except pa.ArrowNotImplementedError:
         return lists
     nulls = lists.is_null().to_numpy(zero_copy_only=False) & ~rows
-    return pa.LargeListArray.from_arrays(pa.array(offsets_of(lengths)), lists.flatten(), mask=pa.array(nulls))
+    offsets, values, mask = offsets_of(lengths), lists.flatten(), pa.array(nulls)
+    if pa.types.is_list(lists.type):
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values, lists.type, mask=mask)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=mask)
 
 
 def reject_nulls(array: pa.Array, name: str, first_row: int, expected: str) -> None:

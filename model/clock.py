@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array
+from tagmatch.model.arrow import is_text
 from tagmatch.model.columns import arrow_chunks, listed_in, shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.tables import NEVER, if_any
@@ -66,7 +67,7 @@ def expiry_time(value: object, now: int, name: str = "expires") -> int:
     if not isinstance(value, timedelta):
         raise InvalidTypeError(f"{name} must be {_ONE_KIND}, not {shown(value)}")
     if value <= timedelta(0):
-        raise InvalidValueError(f"{name} must be after now, not {value} from now; remove_set removes a key")
+        raise InvalidValueError(f"{name} must be after now, not {value} from now; delete and remove_set remove a key")
     until = now + value // _MICROSECOND
     if until > LATEST:
         raise InvalidValueError(f"{name} {_TOO_FAR}")
@@ -110,7 +111,8 @@ def times_in(chunk: pa.Array, name: str, first_row: int) -> I64Array:
     if pa.types.is_null(kind):
         return np.full(len(chunk), NEVER)
     if not pa.types.is_timestamp(kind):
-        raise InvalidTypeError(f"{name} must be timestamps with a time zone, not {kind}")
+        hint = "; make texts such, as in pandas.to_datetime(column, utc=True)" if is_text(kind) else ""
+        raise InvalidTypeError(f"{name} must be timestamps with a time zone, not {kind}{hint}")
     if kind.tz is None:
         raise InvalidValueError(
             f"{name} are timestamps without a time zone; say which it is, as in "

@@ -262,10 +262,12 @@ def arrow_chunks(data: object, name: str) -> list[pa.Array] | None:
         column = data
     elif as_table(data) is not None:
         raise InvalidTypeError(f"{name} must be one column, not a {type(data).__name__}; pick one, as in table['tags']")
-    elif hasattr(data, "__arrow_c_array__"):
-        column = pa.array(data)
-    elif hasattr(data, "__arrow_c_stream__"):
-        column = pa.chunked_array(data)
+    elif hasattr(data, "__arrow_c_array__") or hasattr(data, "__arrow_c_stream__"):
+        read = pa.array if hasattr(data, "__arrow_c_array__") else pa.chunked_array
+        try:
+            column = read(data)
+        except pa.ArrowException as error:  # such as a type that Arrow for Python lacks
+            raise InvalidTypeError(f"{name}: a {type(data).__name__} cannot be read as Arrow: {error}") from None
     else:
         return None
     column = plain_column(column, name)

@@ -129,9 +129,14 @@ def some_columns(names: Iterable[object], schema: Schema, what: str = "columns")
     return found
 
 
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values of a column: of a dictionary, that of its texts."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
 def count_type(kind: pa.DataType) -> pa.DataType:
     """The type of counts by the values of a column of a type."""
-    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    plain = plain_type(kind)
     return pa.list_(pa.struct({"value": plain, "count": pa.uint64()}))
 
 
@@ -147,7 +152,7 @@ def as_json(name: str, value: object, schema: Schema) -> tuple[str, Any]:
         raise unknown_column(name, schema)
     text = text_of_type(kind)
     assert text is not None
-    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    plain = plain_type(kind)
     if isinstance(value, bool) and not pa.types.is_boolean(plain):
         raise InvalidTypeError(f"data: column {name!r} takes values of {text}, not a bool")
     if pa.types.is_timestamp(plain) and isinstance(value, datetime) and (value.tzinfo is None) != (plain.tz is None):

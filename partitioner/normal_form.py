@@ -1,167 +1,113 @@
-"""Sets of a key whose conditions, as an older version stored them, are fewer in the form of today."""
+"""What sets of a key say, as it is stored today; and whether they say what a text does."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Set
+from decimal import Decimal
+from itertools import combinations
 
-import numpy as np
+from tagmatch.model.where.alternatives import Row, Term, every, expression_of, folded, one_of, rows_for
+from tagmatch.model.where.constraints import PARTS, RANGES, Constraint
+from tagmatch.model.where.declared import Declared, exact_decimal, reading
+from tagmatch.model.where.language import terms_of
+from tagmatch.model.where.types import TYPE_NAMES, TYPED
+from tagmatch.model.where.values import NUMBERS, RESERVED, TEXTS, is_reserved, key_of, value_of
 
-from tagmatch.model.arrays import BoolArray, I64Array, Lists, Strings, TagLists, U8Array, U64Array, offsets_of
-from tagmatch.model.arrow import from_tag_lists
-from tagmatch.model.change_counts import ADD, REMOVE
-from tagmatch.model.columns import KEY_CHECKS, rows_of_tags
-from tagmatch.model.kernels.hashing import hash_strings
-from tagmatch.model.kernels.lists import gather
-from tagmatch.model.kernels.tag_table import constraints_among
-from tagmatch.model.tables import NEVER, Segment, Snapshot
-from tagmatch.model.where.alternatives import Term, every, expression_of, folded, rows_for
-from tagmatch.model.where.constraints import PARTS
-from tagmatch.model.where.values import is_reserved
-from tagmatch.partitioner.replacing import number_of_sets
+#: All tags of a set, or some of them
+Tags = frozenset[str]
 
-_Tags = frozenset[str]
+_PARTS_TAG = f"{RESERVED}+{PARTS}"
+# Where ranges begin and end that have no value there
+_ENDS = frozenset(
+    ["", key_of(-math.inf), *NUMBERS, *TEXTS, *(TYPED + chr(ord(name) + by) for name in TYPE_NAMES for by in (0, 1))]
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Upgraded:
-    """What happened to an index.
+def in_normal_form(alternatives: Set[Tags]) -> set[Tags]:
+    """The conditions of sets that have the same plain tags, and are alternatives."""
+    terms = folded(frozenset[Term]([*row.tags, *row.constraints]) for tags in alternatives for row in _rows([{tags}]))
+    return {frozenset(map(_tag_of, row)) for row in terms}
 
-    Attributes
-    ----------
-    number : int
-        Of its snapshot.
-    sets_before, sets : int
-        Stored sets, before and now.
-    rewritten : int
-        Keys whose conditions are stored in another form than before.
+
+def products(sets: Set[Tags]) -> Iterator[tuple[set[Tags], set[Tags]]]:
+    """Sets with the same tests of parts that are alternatives of one condition, and the sets of today for that.
+
+    Older versions stored `(a or b) and (c or d) and …` with too many alternatives so: those of the first parts in a set
+    each, with tests of the other parts.
     """
-
-    number: int
-    sets_before: int
-    sets: int
-    rewritten: int
-
-
-class Rewriting(NamedTuple):
-    """Changes after which sets have the conditions of today: columns with an entry for each key of a set."""
-
-    rows: TagLists
-    keys: U64Array | Strings
-    kinds: U8Array  # what each does
-    expires: I64Array
-    rewritten: int  # how many keys have other sets then
+    alike: dict[Tags, set[Tags]] = defaultdict(set)
+    for tags in sets:
+        alike[frozenset(tag for tag in tags if tag.startswith(_PARTS_TAG))].add(tags)
+    for parts, own in alike.items():
+        if parts and len(own) > 1 and (factors := _factors(own)):
+            yield own, {frozenset([*row.tags, *(each.tag for each in row.constraints)]) for row in _rows(factors)}
 
 
-class _Pairs(NamedTuple):
-    """Keys of sets with conditions, without those that have a record: these are in the form of today."""
-
-    keys: U64Array  # the key, or the hash of its name
-    plain: U64Array  # a number made of the plain tags
-    may_shrink: BoolArray  # whether conditions of the set are about one attribute, or have parts
-    segments: I64Array
-    rows: I64Array
-    places: I64Array  # in the values of the key table
+def _rows(factors: Iterable[Set[Tags]]) -> list[Row]:
+    """The rows to store for one of the alternatives of each factor."""
+    parts = [
+        one_of([every([*map(expression_of, sorted(tags))]) for tags in sorted(own, key=sorted)]) for own in factors
+    ]
+    return rows_for(every(parts))
 
 
-def rewriting(snapshot: Snapshot) -> Rewriting | None:
-    """The sets to rewrite: sets of a key with the same plain tags are alternatives; `None` if all have the new form."""
-    rows, keys, kinds, expires, rewritten = list[list[str]](), list[Any](), list[int](), list[int](), set[Any]()
-    for (key, plain), stored in _alternatives(snapshot):
-        by_time: dict[int, set[_Tags]] = defaultdict(set)
-        for conditions, time in stored.items():
-            by_time[time].add(conditions)
-        for time, own in by_time.items():
-            new = _in_normal_form(own)
-            if new == own or any(_may_expire_otherwise(each, time, stored) for each in new):
-                continue
-            rewritten.add(key)
-            for kind, some in ((REMOVE, own - new), (ADD, new - own)):
-                for conditions in sorted(some, key=sorted):
-                    rows.append(sorted({*plain, *conditions}))
-                    kinds.append(kind)
-                    expires.append(NEVER if kind == REMOVE else time)
-            keys += [key] * (len(rows) - len(keys))
-    if not rows:
-        return None
-    checked = KEY_CHECKS[snapshot.key_type].many(keys, "keys")
-    return Rewriting(rows_of_tags(rows), checked, np.array(kinds, np.uint8), np.array(expires), len(rewritten))
+def _factors(sets: Set[Tags]) -> list[Set[Tags]]:
+    """Factors whose product the sets are: each set has one alternative of each, and no combination is missing.
+
+    There are none if some are missing.
+    """
+    has: dict[str, int] = defaultdict(int)  # of each tag a bit for each set
+    for place, tags in enumerate(sets):
+        for tag in tags:
+            has[tag] |= 1 << place
+    groups = {tag: {tag} for tag in has}
+    for (tag, own), (other, others) in combinations(sorted(has.items()), 2):
+        together = (own & others).bit_count() * len(sets)
+        if groups[tag] is not groups[other] and together != own.bit_count() * others.bit_count():
+            groups[tag] |= groups[other]
+            groups.update(dict.fromkeys(groups[other], groups[tag]))
+    factors = [{tags & group for tags in sets} for group in {id(group): group for group in groups.values()}.values()]
+    is_product = math.prod(map(len, factors)) == len(sets) and all(map(all, factors))
+    return [*factors] if is_product else []
 
 
-def _in_normal_form(alternatives: set[_Tags]) -> set[_Tags]:
-    rows = [row for tags in alternatives for row in rows_for(every([expression_of(tag) for tag in sorted(tags)]))]
-    terms = folded(frozenset[Term]([*row.tags, *row.constraints]) for row in rows)
-    return {frozenset(term if isinstance(term, str) else term.tag for term in row) for row in terms}
+def _tag_of(term: Term) -> str:
+    return term if isinstance(term, str) else term.tag
 
 
-def _may_expire_otherwise(row: _Tags, time: int, stored: dict[_Tags, int]) -> bool:
-    """Whether a row of tags and conditions may be stored for the key until another time."""
-    return stored.get(row, time) != time or (time != NEVER and not all(map(is_reserved, row)))
+# -- texts -------------------------------------------------------------------------------------------------------------
 
 
-def _alternatives(snapshot: Snapshot) -> Iterator[tuple[tuple[Any, tuple[str, ...]], dict[_Tags, int]]]:
-    """Keys and plain tags of sets that may be rewritten; of each, the conditions of its sets, and when these expire."""
-    found = [_pairs(number, segment) for number, segment in enumerate(snapshot.segments)]
-    pairs = _Pairs(*map(np.concatenate, zip(*found, strict=True)))
-    order = np.lexsort((pairs.plain, pairs.keys))
-    keys, plain = pairs.keys[order], pairs.plain[order]
-    begins = np.flatnonzero(np.append(True, (keys[1:] != keys[:-1]) | (plain[1:] != plain[:-1]))[: len(order)])
-    counts = np.diff(np.append(begins, len(order)))
-    wanted = (counts > 1) | (
-        np.add.reduceat(pairs.may_shrink[order].astype(np.int64), begins) > 0 if len(begins) else 0
-    )
-    chosen = np.sort(order[np.repeat(wanted, counts)])
-    groups: dict[tuple[Any, tuple[str, ...]], dict[_Tags, int]] = defaultdict(dict)
-    for number, segment in enumerate(snapshot.segments):
-        own = chosen[pairs.segments[chosen] == number]
-        tags = from_tag_lists(segment.sets(pairs.rows[own].astype(np.uint32))).to_pylist()
-        table, places = segment.keys, pairs.places[own]
-        times = [NEVER] * len(own) if table.expires is None else table.expires[places].tolist()
-        for key, row, time in zip(table.listed(table.keys.values[places]), tags, times, strict=True):
-            ordinary = tuple(sorted(tag for tag in row if not is_reserved(tag)))
-            groups[key, ordinary][frozenset(filter(is_reserved, row))] = time
-    yield from groups.items()
+def were_read_so(sets: Iterable[Tags], text: str, declared: Declared) -> bool:
+    """Whether the conditions of sets have the operands of a text as it is read with these declarations.
+
+    Operands differ if an attribute was declared later. Older versions read decimals as the nearest doubles.
+    """
+    with reading(declared):
+        known = {operand for term in terms_of(text) for operand in _operands(term)}
+    known |= {(name, _shortened(key)) for name, key in known if name in declared.decimals and key[:1] == NUMBERS[0]}
+    found = {each for tags in sets for tag in filter(is_reserved, tags) for each in _operands(Constraint.of_tag(tag))}
+    return found <= known
 
 
-def _pairs(number: int, segment: Segment) -> _Pairs:
-    tags, table = segment.vocabulary.tags, segment.keys
-    is_condition = constraints_among(tags)
-    rows = segment.live_rows(0, len(segment))
-    ranks = gather(segment.tagsets.ranks, rows.astype(np.uint32))
-    before = offsets_of(is_condition[ranks.values])[ranks.offsets]
-    has_some = np.diff(before) > 0
-    rows = rows[has_some]
-    ranks = gather(segment.tagsets.ranks, rows.astype(np.uint32))
-    # Seeds of segments differ, if old versions wrote them
-    hashes = np.where(is_condition, np.uint64(0), hash_strings(tags))[ranks.values]
-    plain, may_shrink = number_of_sets(hashes, ranks.offsets), _may_shrink(segment, ranks, is_condition)
-    lengths = table.keys.lengths()[rows]
-    of_row = np.repeat(np.arange(len(rows)), lengths)
-    firsts = table.keys.offsets[rows].astype(np.int64) - offsets_of(lengths)[:-1]
-    places = firsts[of_row] + np.arange(len(of_row))
-    if segment.records is not None:
-        without = segment.records.places_of(table.keys.values[places]) < 0
-        of_row, places = of_row[without], places[without]
-    values = table.keys.values[places]
-    keys = values.astype(np.uint64) if table.names is None else hash_strings(table.names)[values]
-    return _Pairs(keys, plain[of_row], may_shrink[of_row], np.full(len(places), number), rows[of_row], places)
+def _operands(term: Term) -> Iterator[tuple[str, str]]:
+    """What an attribute is compared with: keys of values, and texts."""
+    if isinstance(term, str):
+        return
+    if term.kind == PARTS:
+        for tag in filter(is_reserved, term.parts[1]):
+            yield from _operands(Constraint.of_tag(tag))
+    elif term.kind == RANGES:
+        for interval in term.intervals:
+            yield from ((term.attribute, cut.key) for cut in interval if cut.key not in _ENDS)
+    elif term.attribute:
+        yield term.attribute, term.payload
 
 
-def _may_shrink(segment: Segment, ranks: Lists, is_condition: BoolArray) -> BoolArray:
-    """Whether two conditions of each row are about the same attribute, or one has parts."""
-    attributes: dict[str, int] = {}
-    about = np.full(len(is_condition), -1)
-    numbers = np.flatnonzero(is_condition).astype(np.uint32)
-    vocabulary = TagLists(np.array([0, len(numbers)]), segment.vocabulary.tags, numbers)
-    for rank, tag in zip(numbers.tolist(), from_tag_lists(vocabulary).to_pylist()[0], strict=True):
-        about[rank] = attributes.setdefault(tag[2:].partition("\0")[0], len(attributes))
-    has_parts = about == attributes.get(PARTS, -2)
-    own, of_row = about[ranks.values], np.repeat(np.arange(len(ranks)), ranks.lengths())
-    order = np.lexsort((own, of_row))
-    same = (own[order][1:] == own[order][:-1]) & (of_row[order][1:] == of_row[order][:-1]) & (own[order][1:] >= 0)
-    found = np.zeros(len(ranks), np.bool_)
-    found[of_row[order][1:][same]] = True
-    found[of_row[has_parts[ranks.values]]] = True
-    return found
+def _shortened(key: str) -> str:
+    """The decimal that is written as the nearest double is."""
+    value = value_of(key)
+    assert isinstance(value, int | float | Decimal)
+    return key_of(exact_decimal(float(value)))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from tagmatch.model.arrays import BoolArray, I64Array, Strings, TagLists, U64Array
 from tagmatch.model.asked import AS_GIVEN, end_to_end
@@ -213,6 +214,11 @@ def number_of_set(hashes: Iterable[int]) -> int:
     own = sum(hashes) & _ALL_BITS
     mixed = ((own ^ (own >> 33)) * int(_MIX) + 1) & _ALL_BITS
     return mixed ^ (mixed >> 29)
+
+
+def number_of_rows(rows: Iterable[Iterable[str]]) -> int:
+    """The number that a record has of the sets that its key was put into, each tag once."""
+    return sum(number_of_set(xxhash.xxh64_intdigest(tag.encode()) for tag in tags) for tags in rows) & _ALL_BITS
 
 
 def _encoded_anew(table: pa.Table) -> pa.Table:

@@ -9,15 +9,11 @@ longer ones those whose second-rarest tag the query has.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
 from tagmatch.model.arrays import IntArray, Lists, U8Array, U32Array, U64Array, UIntArray, frozen
-from tagmatch.model.kernels.interpreted import instead
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import Segment, is_deleted
@@ -345,25 +341,6 @@ def tally(bits, known, runs, ends, weights, most, room):
         own_rows, own = _tally_longer(bits, known, weights, longer, tallied)
         found, keys = found + own_rows, keys + own
     return keys, found, np.int64(read)
-
-
-def _asked_for(typing: Any, array: Any, place: Any) -> Any:  # noqa: ARG001
-    """Has a place of an array come into the caches, and does not wait for it."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number, data = ir.IntType(32), context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        at = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [at.type, number, number, number])
-        # To read, for all caches, and data
-        builder.call(builder.module.declare_intrinsic("llvm.prefetch", [at.type], kind), [at, *map(number, (0, 3, 1))])
-        return context.get_dummy_value()
-
-    return types.void(array, types.uint64), generate
-
-
-#: In a kernel, `prefetch(array, place)`: see `_asked_for`; the place may be behind the last one
-prefetch: Any = intrinsic(_asked_for)
-instead(prefetch, lambda array, place: None)  # noqa: ARG005
 
 
 @lent

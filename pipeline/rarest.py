@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tagmatch.model.arrays import Lists, U8Array, U32Array, bytes_of, pooled
-from tagmatch.model.kernels.intrinsics import array_at, on_stack, rows_on_stack
+from tagmatch.model.kernels.intrinsics import array_at, on_stack, prefetch, rows_on_stack
 from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.lists import ascending_row
 from tagmatch.model.kernels.tag_table import UNKNOWN
@@ -30,7 +30,6 @@ from tagmatch.pipeline.clusters import (
     clusters_of,
     heads_of,
     keys_at,
-    prefetch,
     rarest_ranks,
     runs_of,
     scan,

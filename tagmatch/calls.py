@@ -23,7 +23,7 @@ from tagmatch.model.options import Layout, StagingOptions
 if TYPE_CHECKING:
     from tagmatch.broker.client import RemoteTagMatch
     from tagmatch.model.storage.copies import Copied
-    from tagmatch.partitioner.normal_form import Upgraded
+    from tagmatch.partitioner.upgrading import Upgraded
 
 
 def backup(
@@ -160,12 +160,13 @@ def restore(
 def upgrade(path: str | os.PathLike[str], *, plane: bool = False) -> Upgraded:
     """Give the conditions of an index that an older version wrote the form of today, by which changes find them.
 
-    Older versions stored `a = 1 or a = 2` as two sets of a key, which today is one, `a in {1, 2}`. Conditions of one
-    key that were added one by one to the same tags become one, too, if there is a shorter form for all of them:
-    messages get the same keys, though `match` gives a key once when it gave it for each of these sets. All else that
-    records need, indexes of each format have. Changes that are staged take effect first. Then there is one change,
-    whole or not at all; after an interruption, call this again. An index that needs nothing stays
-    as it is.
+    Older versions stored `a = 1 or a = 2` as two sets of a key, which today is one, `a in {1, 2}`. A key that was put
+    with a text gets what `put` with this text stores today, and keeps its record: so it gets all digits of decimals
+    that were shortened. Of other keys, conditions that were added one by one to the same tags become one, too, if there
+    is a shorter form for all of them: messages get the same keys, though `match` gives a key once when it gave it for
+    each of these sets. All else that records need, indexes of each format have. Changes that are staged take effect
+    first. Then there is one change, whole or not at all; after an interruption, call this again. An index that needs
+    nothing stays as it is.
 
     Parameters
     ----------

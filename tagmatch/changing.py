@@ -342,7 +342,7 @@ class Changing:
         self.following = Background(self.follow, "tagmatch-reload", failed, seconds, in_forks=True)
         if seconds is not None:
             self.following.begin(after=seconds)
-        self._expect()
+        self._expect(self.held.snapshot)
 
     # -- what answers ------------------------------------------------------------------------------------------------
 
@@ -567,12 +567,12 @@ class Changing:
     def _take_over(self, ready: Answering, also: Callable[[], None] = lambda: None) -> Answering:
         """Let another snapshot answer, and call `also` in the same step."""
         ready = self.replace(ready, also)
-        self._expect()
+        self._expect(ready.snapshot)
         return ready
 
-    def _expect(self) -> None:
-        """Let keys of the snapshot be dropped when they expire."""
-        if self.snapshot.earliest < NEVER:
+    def _expect(self, snapshot: Snapshot) -> None:
+        """Let keys of the snapshot, whose files are not looked at, be dropped when they expire."""
+        if snapshot.earliest < NEVER:
             self._expiring.begin()
 
     def _begin_merging(self) -> None:

@@ -14,11 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U64Array
-from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists, to_strings
+from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U64Array, UIntArray
+from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists, plain_array, to_strings
+from tagmatch.model.asked import DATA, data_of
 from tagmatch.model.clock import TIME
+from tagmatch.model.data_types import Schema, with_columns
 from tagmatch.model.directory import found_in
 from tagmatch.model.errors import ResultTooLargeError
+from tagmatch.model.input.subscriptions import COLUMNS
 from tagmatch.model.kernels.tag_table import has_reserved, reserved_among
 from tagmatch.model.tables import NEVER, Rows, Segment, Snapshot
 from tagmatch.model.where.constraints import Where
@@ -39,15 +42,24 @@ StoredSet = tuple[frozenset[str], tuple[Any, ...]]
 Paths: TypeAlias = Callable[[Rows], Sequence[str | None]]
 
 
+def schema_of_data(snapshot: Snapshot) -> dict[str, pa.DataType]:
+    """The columns of data that keys of a snapshot have, by their names, as each segment has its order."""
+    found: dict[str, pa.DataType] = {}
+    for segment in snapshot.segments:
+        if segment.records is not None:
+            found = with_columns(found, data_of(segment.records.columns), "another segment")
+    return dict(sorted(found.items()))
+
+
 def schema_of(snapshot: Snapshot) -> pa.Schema:
     """The columns of `pairs`: `tags`, lists of strings; `key`, uint64 or large strings; and those that some rows need.
 
-    These are `where`, the text of the set's conditions or null, and `expires`.
+    These are `where`, the text of the set's conditions or null, and `expires`. Columns of data come last.
     """
     keys = ("key", snapshot.segments[0].keys.column(np.zeros(0, np.uint32)).type)
     where = [("where", pa.string())] if any(map(_has_conditions, snapshot.segments)) else []
     expires = [("expires", TIME)] if any(map(_has_times, snapshot.segments)) else []
-    return pa.schema([("tags", TAGS), keys, *where, *expires])
+    return pa.schema([("tags", TAGS), keys, *where, *expires, *schema_of_data(snapshot).items()])
 
 
 def _has_conditions(segment: Segment) -> bool:
@@ -81,6 +93,7 @@ def pairs_of(segment: Segment, schema: pa.Schema, first_row: int, last_row: int)
     """Batches as `pairs` has them, of the columns of `schema` only, of some rows of a segment's tagset table."""
     keys, names, has_conditions = segment.keys.keys, set(schema.names), _has_conditions(segment)
     first_key, last_key = int(keys.offsets[first_row]), int(keys.offsets[last_row])
+    data = {field.name: field.type for field in schema if field.name not in COLUMNS}
     for first in range(first_key, last_key, _BATCH_ROWS):
         # Of the offsets' own type, else each search in them would convert them all
         numbers = np.arange(first, min(first + _BATCH_ROWS, last_key), dtype=keys.offsets.dtype)
@@ -98,7 +111,21 @@ def pairs_of(segment: Segment, schema: pa.Schema, first_row: int, last_row: int)
                 columns["tags"], columns["where"] = _tags_and_where(
                     segment, _lists_of(keys, some), has_conditions=has_conditions
                 )
+            if data:
+                columns |= _data_at(segment, keys.values[some], data)
             yield pa.record_batch([columns[name] for name in schema.names], schema=schema)
+
+
+def _data_at(segment: Segment, keys: UIntArray, kinds: Schema) -> dict[str, pa.Array]:
+    """Columns of data of keys that have a set in this segment, which has their records then."""
+    if segment.records is None:
+        return {name: pa.nulls(len(keys), kind) for name, kind in kinds.items()}
+    places, table = segment.records.places_of(keys), segment.records.columns
+    at, there = pa.array(places, mask=places < 0), data_of(table)
+    return {
+        name: plain_array(table.column(f"{DATA}{name}").take(at)) if name in there else pa.nulls(len(keys), kind)
+        for name, kind in kinds.items()
+    }
 
 
 def _tags_and_where(segment: Segment, rows: Rows, *, has_conditions: bool) -> tuple[pa.ListArray, pa.Array]:

@@ -21,7 +21,16 @@ import pyarrow.compute as pc
 from tagmatch.background import renew_in_forks
 from tagmatch.best import Answers, Maker, Rankings, as_counts, best_of, check_attributes, counts_of, limit_of
 from tagmatch.changing import Changing, Check, Staging
-from tagmatch.contents import absent_text, every_set, explained, missing_text, pairs, schema_of, sets_with
+from tagmatch.contents import (
+    absent_text,
+    every_set,
+    explained,
+    missing_text,
+    pairs,
+    schema_of,
+    schema_of_data,
+    sets_with,
+)
 from tagmatch.highlights import KeyPlaces, lists_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U8Array, U64Array, give_back
@@ -30,7 +39,7 @@ from tagmatch.model.asked import AskedRows
 from tagmatch.model.change_counts import DELETE, PUT, ChangeCounts
 from tagmatch.model.clock import expiry_time
 from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_list
-from tagmatch.model.data_types import data_schema, some_columns
+from tagmatch.model.data_types import data_schema, some_columns, text_of_type
 from tagmatch.model.directory import listed
 from tagmatch.model.errors import (
     ClosedError,
@@ -69,8 +78,8 @@ from tagmatch.partitioner.consolidation import (
     rows_with,
     to_merge,
 )
-from tagmatch.partitioner.normal_form import Upgraded, rewriting
 from tagmatch.partitioner.replacing import no_tags
+from tagmatch.partitioner.upgrading import Upgraded, rewriting
 from tagmatch.pipeline.areas.positions import Clients, WithinAreas
 from tagmatch.pipeline.combined import Making
 from tagmatch.pipeline.devices import Part
@@ -87,7 +96,6 @@ from tagmatch.records import (
     have_sets,
     listed_keys,
     record_of,
-    schema_of_data,
 )
 
 #: Keys that one call of `match_many` can give
@@ -427,9 +435,10 @@ class LocalEngine:
         self.reload()
         before = self.snapshot
         with before.verified():
-            changes = rewriting(before)
+            changes = rewriting(before, self.declared, plane=self._options.plane)
         if changes is not None:
-            self._staging.extend([changes.rows], changes.keys, removed=changes.kinds, expires=changes.expires)
+            rows, keys, kinds, expires, records, _ = changes
+            self._staging.extend([rows], keys, removed=kinds, expires=expires, records=records)
             self.consolidate(full=False)
         rewritten = 0 if changes is None else changes.rewritten
         after = self.snapshot
@@ -645,7 +654,7 @@ class LocalEngine:
         keys = checks.many([value], "keys")
         (lon,), (lat,) = self.clients.where(keys)
         client = None if np.isnan(lon) else (float(lon), float(lat))
-        asked = Asked.of(tags, attributes, place, client, plane=plane, decimals=self.declared.decimals)
+        asked = Asked.of(tags, attributes, place, client, plane=plane, declared=self.declared)
         return asked.reasons(value, sets_with(snapshot, keys))
 
     def _keys_there(self, stored: frozenset[str], keys: tuple[Any, ...], place: Place) -> tuple[Any, ...]:
@@ -800,6 +809,7 @@ class LocalEngine:
             "max_partition_size": options.max_partition_size,
             "attributes": {each.name: str(each) for each in options.attributes},
             "strict": options.strict,
+            "data": {name: text_of_type(kind) for name, kind in self.schema().items()},
             "plane": self._options.plane,
             "exact": self._options.exact or rules_of(options).compares_tags,
             "device": about.devices[0].partition(":")[0],

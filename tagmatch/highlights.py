@@ -27,6 +27,8 @@ from tagmatch.model.where.constraints import Where
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.segment import Part
 
+# How tests begin that ask for an area around a client
+_NEAR = "near("
 # Tags of one array of lists
 _MOST_TAGS = 2**31 - 1
 
@@ -68,7 +70,7 @@ class KeyPlaces:
         ends = offsets_of(lengths)
         places = np.repeat(self.offsets[rows] - ends[:-1], lengths) + np.arange(int(ends[-1]))
         locations = locations_of(*part)
-        if locations is None:
+        if locations is None or not (len(locations.kinds) or len(clients)):  # a set near no client is not found
             return Lists(ends[ids.offsets], places.astype(np.uint64))
         messages = np.repeat(np.repeat(np.arange(len(ids)), ids.lengths()), lengths)
         there = _There(self, locations, clients, plane).kept(messages, np.repeat(rows, lengths), places)
@@ -162,7 +164,9 @@ class _There:
 def _metres_of(tests: pa.ListArray) -> F64Array:
     """How near the client of each set must be, infinite if it need not be near."""
     encoded, found = tests.flatten().dictionary_encode(), np.full(len(tests), np.inf)
-    metres = [min(nears_of([Where(text)]), default=np.inf) for text in encoded.dictionary.to_pylist()]
+    # To read a text takes long, and few are of areas around clients
+    texts = encoded.dictionary.to_pylist()
+    metres = [min(nears_of([Where(text)] if _NEAR in text else []), default=np.inf) for text in texts]
     owners = np.repeat(np.arange(len(tests)), pc.list_value_length(tests).to_numpy())
     np.minimum.at(found, owners, np.array(metres)[encoded.indices.to_numpy()] if metres else np.zeros(0))
     return found

@@ -736,7 +736,8 @@ class Index(Generic[K]):
             The tags of the message. Default: none.
         attributes : mapping, optional
             What the conditions of sets (`where`) are about, by name: a `bool`, `int`, `float` or `str`, also of NumPy,
-            several of these in a list, tuple or set, or `None` for no value.
+            a `Decimal`, `datetime` with a zone, `date`, `Version`, `IPv4Address` or `IPv6Address`, several of these in
+            a list, tuple or set, or `None` for no value.
         location : tuple of two numbers, or list of such tuples, optional
             Where the message is: longitude and latitude in degrees, or x and y on the plane; or several places. A place
             may be a dict with `lon` and `lat` (`x` and `y`), too. A set
@@ -756,7 +757,7 @@ class Index(Generic[K]):
             an expression lays their sets out, if there are many others; later ones are as fast as an index that
             has only these keys. The 64 expressions that were asked for last are kept ready, and follow changes.
         limit, order_by, score : optional
-            As for `match_best`: at most `limit` keys, each once, the best first by `order_by` or `score`.
+            As for `match_best`: at most `limit` keys, up to 10,000, each once, the best first by `order_by` or `score`.
 
         Raises
         ------
@@ -1603,10 +1604,11 @@ class Index(Generic[K]):
         pyarrow.Table
             Columns `tags`, lists of strings, and `key`, uint64 or, where keys are strings, large strings: a row for
             each stored set and each of its keys; if sets have conditions, `where`, expressions, null if a
-            set has none; and, if keys expire, `expires`, timestamps in UTC, null if a key does not. There
-            are many chunks, none of them large. `add_sets(table["tags"], table["key"])` takes it, with
-            `where=table["where"]` and `expires=table["expires"]` if it has these columns, and so does `tagmatch build`
-            after it is written to a Parquet file.
+            set has none; if keys expire, `expires`, timestamps in UTC, null if a key does not; and the columns of
+            data, null if the row's key has no value there. There are many chunks, none of them large. `put_many(table)`
+            takes it, `add_sets(table["tags"], table["key"])` without data, with `where=table["where"]` and
+            `expires=table["expires"]` if it has these columns, and `tagmatch build` after it is written to a Parquet
+            file, with `--data` for each column of data.
 
         Raises
         ------
@@ -1660,11 +1662,12 @@ class Index(Generic[K]):
             more), `to_merge` (segments that are best merged, as is done in the background), `with_conditions` (rows
             of sets with conditions, also those that do not count any more, by `Where.path`), `with_areas` (rows of
             those with areas, also if they have conditions), `positions` (clients that are anywhere), `layout`,
-            `max_partition_size`, `seed`, `number` (of the snapshot as it was saved, from which keys may have expired
-            since; `None` if it never was); `staged` changes that are not in it yet, also those that a program that
-            ended has left; `changes`: how many keys were `added`, `already_there`, `removed` or `missing` in all, as
-            `consolidate` counts for its changes, since the opening; `path`, or the URI without passwords;
-            `reload_error`: what went wrong when `auto_reload` last looked for a newer snapshot, `None` if nothing did;
+            `max_partition_size`, `data` (the type of each column of data), `seed`, `number` (of the snapshot as it was
+            saved, from which keys may have expired since; `None` if it never was); `staged` changes that are not in it
+            yet, also those that a program that ended has left; `changes`: how many keys were `added`, `already_there`,
+            `removed` or `missing` in all, as `consolidate` counts for its changes, since the opening; `path`, or the
+            URI without passwords; `reload_error`: what went wrong when `auto_reload` last looked for a newer snapshot,
+            `None` if nothing did;
             `lag`, with `auto_reload`: `behind_seconds` since it was last seen that nothing newer is saved, and
             `snapshot_seconds` since what answers was taken over; `None` without.
             Where it is matched: `device`, `devices`, `device_notes` (why not on others), `threads`, `exact`, `plane`;

@@ -6,6 +6,7 @@ The tests are evaluated here, in Python, as kernels do it for all sets; only pla
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ import numpy as np
 
 from tagmatch.model.columns import tag_list
 from tagmatch.model.errors import InvalidValueError
-from tagmatch.model.input.places import area_has, checked_locations
+from tagmatch.model.input.places import LOCATION, area_has, checked_locations
 from tagmatch.model.kernels.sphere import EARTH, points
 from tagmatch.model.where.areas import Area, Box, Circle, Near, Place, text_of
 from tagmatch.model.where.automata import finds
@@ -35,13 +36,16 @@ from tagmatch.model.where.constraints import (
     Where,
     name_text,
 )
-from tagmatch.model.where.declared import SEVERAL, Kind, value_in
+from tagmatch.model.where.declared import SEVERAL, Declared, Kind, value_in
 from tagmatch.model.where.language import rows_of
 from tagmatch.model.where.outlines import Corridor, Outline, Polygon
 from tagmatch.model.where.values import NAN, TEXTS, is_reserved, key_of, literal, quoted, type_of, value_of
 
 #: As what a text is read for each type that `type_of` names
 _KINDS: dict[str, Kind] = {"number": "float", "bool": "bool", "time": "time", "version": "version", "IP address": "ip"}
+
+# In the text of a test: how a number begins that no double is, and a number that is read as a double
+_EXACT, _DOUBLE = 'decimal "', re.compile(r"[ {]-?\d+\.\d")
 
 #: Where a client, or a message, is
 Point = tuple[float, float]
@@ -121,7 +125,10 @@ class Reasons:
     def __str__(self) -> str:
         count, holding = len(self.alternatives), sum(each.holds for each in self.alternatives)
         if not count:
-            return f"key {self.key!r} does not match: no set has it; a staged change counts after consolidate()"
+            return (
+                f"key {self.key!r} does not match: no set has it, as after delete() or when it has expired, or only= "
+                "leaves it out; a staged change counts after consolidate()"
+            )
         sets = "its set" if count == 1 else f"{holding} of its {count} sets"
         lines = [f"key {self.key!r} {'matches' if self.matches else 'does not match'}: {_verb(sets, holding)}"]
         for number, each in enumerate(self.alternatives, 1):
@@ -154,7 +161,7 @@ class Asked(NamedTuple):
     place: Place
     client: Point | None
     plane: bool
-    decimals: frozenset[str]  # attributes that are declared as decimals
+    declared: Declared
 
     @classmethod
     def of(
@@ -165,11 +172,11 @@ class Asked(NamedTuple):
         client: Point | None,
         *,
         plane: bool,
-        decimals: frozenset[str],
+        declared: Declared,
     ) -> Self:
         """A message as callers give it, whose values and places are sound."""
         points = checked_locations(place.location, plane=plane)
-        return cls(frozenset(tag_list(tags)), attributes or {}, Place(points, place.within), client, plane, decimals)
+        return cls(frozenset(tag_list(tags)), attributes or {}, Place(points, place.within), client, plane, declared)
 
     def reasons(self, key: Any, sets: Iterable[frozenset[str]]) -> Reasons:
         """Why the key, which these sets have, is an answer or is not."""
@@ -203,10 +210,29 @@ class Asked(NamedTuple):
             return self._compared(constraint)
         keys = self._keys(constraint.attribute)
         holds = any(_satisfies(constraint, key) for key in keys) != constraint.negated
-        is_decimal = constraint.attribute in self.decimals
+        is_decimal = constraint.attribute in self.declared.decimals
         has = ", ".join(sorted(_shown(key, is_decimal=is_decimal) for key in keys)) or None
-        text = constraint.text_for(self.decimals)
-        return Test("condition", text, holds, has, None if holds else _why(constraint, keys, has))
+        text = constraint.text_for(self.declared.decimals)
+        return Test("condition", text, holds, has, None if holds else self._why(constraint, keys, has))
+
+    def _why(self, constraint: Constraint, keys: list[str], has: str | None) -> str:
+        """Why a test of these values does not hold."""
+        attribute = constraint.attribute.removesuffix(PHRASES)
+        name = name_text(attribute)
+        if not keys:
+            return f"the message has no attribute {name}"
+        wanted, given = _types_of(constraint), {type_of(key) for key in keys}
+        if constraint.negated or not wanted or not given.isdisjoint(wanted):
+            if self.declared[attribute] is None and _EXACT in f"{has}" and _DOUBLE.search(constraint.text):
+                has = f'{has}; numbers of the test are doubles: write them as in {_EXACT}0.10", or declare {name}'
+            return f"{name} is {has}"
+        types = f"of type {' and '.join(sorted(given))}; the test is of type {' and '.join(wanted)}"
+        return f"{name} is {has}, {types}{self._declared_as(attribute) or _remedy(constraint, wanted, keys)}"
+
+    def _declared_as(self, attribute: str) -> str:
+        """As what an attribute is declared, which values in messages must be; nothing if it is not declared."""
+        own = self.declared[attribute]
+        return "" if own is None else f", as {name_text(attribute)} is declared: {own.attribute.type}"
 
     def _keys(self, attribute: str) -> list[str]:
         """The keys of the values that an attribute has; the message's time is now, if it has no other one."""
@@ -226,7 +252,8 @@ class Asked(NamedTuple):
         left, right = ({type_of(key) for key in sides[name]} for name in (own.left, own.right))
         for name, given, wanted in ((own.left, left, right), (own.right, right, left)):
             if wanted == {"time"} and given and "time" not in given:
-                why += f"; {names[name]} is of type {' and '.join(sorted(given))}{_advice(name, sides[name], wanted)}"
+                advice = self._declared_as(name) or _advice(name, sides[name], wanted)
+                why += f"; {names[name]} is of type {' and '.join(sorted(given))}{advice}"
         return Test("condition", constraint.text, holds, ", ".join(there) or None, None if holds else why)
 
     def _parts(self, constraint: Constraint) -> Test:
@@ -235,7 +262,7 @@ class Asked(NamedTuple):
         held = [quoted(part.test) if part.kind == "tag" else part.test for part in parts if part.holds]
         why = f"{len(held)} of {len(parts)} hold, not {least}"
         holds = len(held) >= least
-        text = constraint.text_for(self.decimals)
+        text = constraint.text_for(self.declared.decimals)
         return Test("condition", text, holds, ", ".join(held) or None, None if holds else why)
 
     def _area(self, constraint: Constraint) -> Test:
@@ -247,6 +274,8 @@ class Asked(NamedTuple):
             holds, why = any(each for each, _ in found), "; ".join(each for _, each in found)
         else:
             holds, why = isinstance(area, Near) and self.place.within is not None, "the message has no location"
+            if any(name.partition(".")[0] == LOCATION for name in self.attributes):
+                why += ", only an attribute of this name: give location next to the attributes"
         if constraint.negated:
             holds, why = not holds, "the message is within"
         return Test("area", constraint.text, holds, has, None if holds else why)
@@ -289,20 +318,6 @@ def _satisfies(constraint: Constraint, key: str) -> bool:
     if constraint.kind in (LIKE, MATCHES):
         return finds(constraint.payload, text, is_like=constraint.kind == LIKE)
     return text.endswith(constraint.payload) if constraint.kind == SUFFIX else constraint.payload in text
-
-
-def _why(constraint: Constraint, keys: list[str], has: str | None) -> str:
-    """Why a test of these values does not hold."""
-    name = name_text(constraint.attribute.removesuffix(PHRASES))
-    if not keys:
-        return f"the message has no attribute {name}"
-    if constraint.negated:
-        return f"{name} is {has}"
-    wanted, given = _types_of(constraint), {type_of(key) for key in keys}
-    if wanted and given.isdisjoint(wanted):
-        types = f"of type {' and '.join(sorted(given))}; the test is of type {' and '.join(wanted)}"
-        return f"{name} is {has}, {types}{_remedy(constraint, wanted, keys)}"
-    return f"{name} is {has}"
 
 
 def _remedy(constraint: Constraint, wanted: list[str], keys: list[str]) -> str:

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from tagmatch.contents import tags_of_rows, take_lists
 from tagmatch.model.arrays import Strings
 from tagmatch.model.arrow import from_strings, plain_array, to_strings
-from tagmatch.model.asked import DATA, data_of
-from tagmatch.model.data_types import Schema, Value, no_value, some_columns, value_reader, with_columns
+from tagmatch.model.asked import DATA
+from tagmatch.model.data_types import Schema, Value, no_value, some_columns, value_reader
 from tagmatch.model.directory import Keys, found_in, keys_at, listed, numbers_of, some_keys
 from tagmatch.model.errors import IndexCorruptError
 from tagmatch.model.records import Alternative, Record, plain_record
@@ -26,7 +25,7 @@ from tagmatch.model.where.constraints import AREA_TAGS, Constraint, Where
 from tagmatch.model.where.declared import decimals_of
 from tagmatch.model.where.types import EPOCH
 from tagmatch.model.where.values import RESERVED, is_reserved
-from tagmatch.partitioner.replacing import number_of_set
+from tagmatch.partitioner.replacing import number_of_rows
 
 _AT_ONCE = 1 << 12
 # So many of a segment's tags are kept as Python has them
@@ -35,15 +34,6 @@ _TAGS_KEPT = 1 << 14
 
 #: The tags of a stored set that a key has, and when the key expires there; a plain tuple, which is made sooner
 _Stored: TypeAlias = tuple[list[str], int]
-
-
-def schema_of_data(snapshot: Snapshot) -> dict[str, pa.DataType]:
-    """The columns of data that keys of a snapshot have."""
-    found: dict[str, pa.DataType] = {}
-    for segment in snapshot.segments:
-        if segment.records is not None:
-            found = with_columns(found, data_of(segment.records.columns), "another segment")
-    return found
 
 
 def records_of(snapshot: Snapshot, keys: Keys) -> list[Record[Any] | None]:
@@ -228,8 +218,7 @@ def _record(
 
 def _are_as_put(stored: list[_Stored], given: _AsGiven) -> bool:
     """Whether the sets of a key are those that were put, which expire at one time."""
-    own = (number_of_set(xxhash.xxh64_intdigest(tag.encode()) for tag in tags) for tags, _ in stored)
-    return len({time for _, time in stored}) == 1 and sum(own) & (2**64 - 1) == given.sets
+    return len({time for _, time in stored}) == 1 and number_of_rows(tags for tags, _ in stored) == given.sets
 
 
 def _alternative(tags: list[str], expires: int, decimals: frozenset[str]) -> Alternative:

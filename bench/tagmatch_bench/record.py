@@ -133,15 +133,17 @@ def _ratio(cells: Sequence[str], of: re.Match[str]) -> str:
 
 
 def _results() -> str:
-    """A row for each result: which machine, when, which commit, and the command."""
-    rows = ["| result | machine | measured | command |", "|---|---|---|---|"]
+    """A row for the results of each run: which machine, when, which commit, and the command."""
+    rows = dict[str, list[str]]()
     for name, command in commands().items():
         where = _facts(name)["circumstances"]
         machine, gpus = where["machine"], where["machine"]["gpus"]
         devices = f", {len(gpus)} × {gpus[0].partition(',')[0]}" if gpus else ""
         at = f"{where['date'][:10]}, {where['commit'][:7]}"
-        rows.append(f"| `{name}` | {machine['usable_cores']} cores{devices} | {at} | `{command}` |")
-    return "\n".join(rows)
+        row = f"{machine['usable_cores']} cores{devices} | {at} | `{command}`"
+        rows.setdefault(row, []).append(f"`{name}`")
+    found = [f"| {', '.join(names)} | {row} |" for row, names in rows.items()]
+    return "\n".join(["| result | machine | measured | command |", "|---|---|---|---|", *found])
 
 
 def filled(text: str) -> str:
@@ -172,19 +174,22 @@ def picture_of(name: str) -> Path:
 
 def measure(begins: str, say: Callable[[str], None]) -> None:
     """Measure results anew whose names begin so, one after the other."""
-    chosen = {name: command for name, command in commands().items() if name.startswith(begins)}
+    chosen = dict[tuple[str, str], list[str]]()  # a command may write several results of a machine
+    for name, command in commands().items():
+        if name.startswith(begins):
+            chosen.setdefault((name.partition("/")[0], command), []).append(name)
     if not chosen:
         raise TagMatchError(f"no result begins with {begins!r}; there are {', '.join(commands())}")
-    for name, command in chosen.items():
-        say(f"{name}: tagmatch-bench {command}")
+    for (_, command), names in chosen.items():
+        say(f"{', '.join(names)}: tagmatch-bench {command}")
         with tempfile.TemporaryDirectory() as folder:
             program = Path(sys.executable).with_name("tagmatch-bench")
             run = [str(program), *shlex.split(command), "--output", folder]
             if subprocess.run(run).returncode:
-                raise TagMatchError(f"{name} was not recorded: the command failed; its messages are above")
+                raise TagMatchError(f"{', '.join(names)} was not recorded: the command failed; its messages are above")
             found = {path.stem: path for path in Path(folder).glob("*.json")}
-            # A command may write several results
-            made = found.get(Path(name).name) or next(iter(found.values()))
-            (RESULTS / name).parent.mkdir(parents=True, exist_ok=True)
-            with write_whole(RESULTS / f"{name}.json") as part:
-                part.write_bytes(made.read_bytes())
+            for name in names:
+                made = found.get(Path(name).name) or next(iter(found.values()))
+                (RESULTS / name).parent.mkdir(parents=True, exist_ok=True)
+                with write_whole(RESULTS / f"{name}.json") as part:
+                    part.write_bytes(made.read_bytes())

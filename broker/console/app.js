@@ -13,7 +13,8 @@ const RIGHTS = ["read", "write", "admin"];
 const main = document.getElementById("main");
 const state = { info: null, shown: null };
 
-const may = (role) => RIGHTS.indexOf(state.info.role) >= RIGHTS.indexOf(role);
+// A service that follows another's index refuses changes
+const may = (role) => RIGHTS.indexOf(state.info.role) >= RIGHTS.indexOf(role) && !(role === "write" && state.info.follows);
 // Users with a filter do not see what a view shows of the whole service
 const mayShow = ({ role = "read", whole }) => may(role) && !(whole && state.info.has_filter);
 

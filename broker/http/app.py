@@ -130,13 +130,17 @@ class App:
 
     async def _in_time(self, call: HttpCall, route: Route, body: bytes) -> Answer | None:
         """The answer, in the time that the client gives."""
-        if b"request-timeout" not in call.headers:
-            return await self._found(call, route, body)
         seconds = seconds_in(call.header("request-timeout"))
+        if seconds is None:
+            return await self._found(call, route, body)
+        until = time.monotonic() + seconds
         await asyncio.sleep(0)  # from here on it is a task, as a timeout wants it
         try:
             async with asyncio.timeout(seconds):
-                return await self._found(call, route, body)
+                found = await self._found(call, route, body)
+                if time.monotonic() > until and not call.has_begun:  # it has not let the loop look at the time
+                    raise TimeoutError
+                return found
         except TimeoutError:
             call.ended.set()
             late = f"there is no answer within {seconds:g} s; what the call changes may still take effect"

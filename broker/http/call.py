@@ -193,6 +193,7 @@ class HttpCall(Call):
     def _write(self, data: bytes) -> None:
         transport, self.until = self.connection.transport, None  # also of a client whose answered stream is silent
         if transport.is_closing():
+            self.has_gone()
             raise GoneError
         transport.write(data)
 

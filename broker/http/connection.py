@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from tagmatch.broker.access import ENDS, FIRST_S
+from tagmatch.broker.access import ENDS, FIRST_S, UNREAD_S
 from tagmatch.broker.http.bodies import PROBLEM, RefusedError, problem_of
 from tagmatch.broker.http.call import HttpCall, Request, head_of
 from tagmatch.broker.http.sockets import SocketCall
@@ -27,6 +27,8 @@ LINGER_S = 2.0
 _IDLE_S = 75.0
 # Bytes of a body that is read before its request is looked at, of parts that wait to be read, and of all headers
 _BRIEF, _MOST_UNREAD, _MOST_HEAD = 16_384, 65_536, 65_536
+# What a request that waits for the answers to others takes besides its body, about
+_EACH = 1_024
 
 
 class Connection(asyncio.Protocol):
@@ -43,7 +45,7 @@ class Connection(asyncio.Protocol):
         self._url, self._headers, self._head_bytes = b"", dict[bytes, bytes](), 0
         self._task: asyncio.Task[None] | None = None
         self.may_write: asyncio.Future[None] | None = None  # Ends when the client has read enough
-        self._is_read = True  # Whether the transport reads
+        self.is_read = True  # Whether the transport reads
         self._has_eof, self._refusal = False, b""
 
     # -- of the transport ----------------------------------------------------------------------------------------------
@@ -78,7 +80,8 @@ class Connection(asyncio.Protocol):
                 self._pause(self._socket.feed(data))
             return
         if self._coming is None:
-            if self.until is None or self._head_bytes == 0:
+            # A client that waits for an answer may send the next request slowly, or an empty line, as old ones do
+            if self._call is None and (self.until is None or self._head_bytes == 0):
                 self.until = time.monotonic() + FIRST_S
             self._head_bytes += len(data)
         try:
@@ -99,6 +102,7 @@ class Connection(asyncio.Protocol):
         """As of any protocol: a client that has sent all of its requests may wait for the answers."""
         calls, self._has_eof = [*filter(None, (self._call, *self._after))], True
         if not calls or calls[-1].has_more or calls[0].form == "events" or self.transport.get_extra_info("sslcontext"):
+            self.close()
             return False
         calls[-1].request = calls[-1].request._replace(stays=False)
         return True
@@ -124,7 +128,9 @@ class Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; one that stands twice has both values, as HTTP joins them."""
+        """A header; one that stands twice has both values, as HTTP joins them. Those behind a body are dropped."""
+        if self._coming is not None:
+            return
         name, headers = name.lower(), self._headers
         headers[name] = headers[name] + b", " + value if name in headers else value
 
@@ -162,15 +168,16 @@ class Connection(asyncio.Protocol):
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def _take(self, call: HttpCall) -> None:
-        call.is_taken, self.until = True, None
+        call.is_taken = True
         if self._call is None and not self._after:
             self._begin(call)
         else:
             self._after.append(call)
+            self._pause(_EACH * len(self._after))
 
     def _begin(self, call: HttpCall) -> None:
         """Answer in the callback that has read the request, as that can mostly be done at once; else as a task."""
-        self._call = call
+        self._call, self.until = call, None
         context, answering = copy_context(), self.app.answer(call)
         try:
             awaited = context.run(answering.send, None)
@@ -185,6 +192,8 @@ class Connection(asyncio.Protocol):
         try:
             await _Awaited(answering, awaited)
         finally:
+            if self._coming is call:
+                call.has_gone()  # so that no thread waits for more of a body that is dropped from here on
             self._end(call)
 
     def _end(self, call: HttpCall) -> None:
@@ -192,18 +201,18 @@ class Connection(asyncio.Protocol):
         self._call = None
         if self.transport.is_closing():  # also as the client has gone
             return
-        if not self._is_read:
+        if not self.is_read:
             self.resume_reading()
         if self._refusal and (call.is_whole or not call.has_begun) and not self._after:
             self._end_refused()
         elif not call.is_whole or (not call.has_more and not call.request.stays):
-            self.transport.close()
+            self.close()
         elif not call.request.stays or call.waits_for_go:
             self._linger()
         elif self._after:
             self.app.loop.call_soon(self._next)
         elif self._has_eof:
-            self.transport.close()
+            self.close()
         else:
             self._may_be_idle()
 
@@ -227,14 +236,14 @@ class Connection(asyncio.Protocol):
 
     def _pause(self, unread: int) -> None:
         """Read no more for now if many bytes wait to be taken."""
-        if unread > _MOST_UNREAD and self._is_read:
-            self._is_read = False
+        if unread > _MOST_UNREAD and self.is_read:
+            self.is_read = False
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on: a call has taken the bytes so far."""
-        if not self._is_read:
-            self._is_read = True
+        """Read on: a call has taken the bytes so far, which were the last to come, or few requests wait by now."""
+        if not self.is_read and _EACH * len(self._after) <= _MOST_UNREAD:
+            self.is_read = True
             self.transport.resume_reading()
 
     def end(self) -> None:
@@ -246,7 +255,13 @@ class Connection(asyncio.Protocol):
             if call is not None:
                 call.has_gone()
         elif self._parser is not None:
-            self.transport.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close it when the client has read all bytes written, for which it has some time; no more are written."""
+        self.transport.close()
+        self._parser, self.until = None, time.monotonic() + UNREAD_S
+        self.resume_writing()  # for those that wait to write
 
     def _refuse(self, error: TagMatchError) -> None:
         """Send an error for bytes that are no request, or no whole one, after the answers before it; then close."""

@@ -23,7 +23,7 @@ from tagmatch.broker.http.call import HttpCall
 from tagmatch.broker.http.sockets import PULSE, Said, SocketCall, frame
 from tagmatch.broker.http.streams import reader_of, rows_in, whole_of
 from tagmatch.broker.incoming import GatewayMessage, MessageRow, row_in, row_of_event, table_in
-from tagmatch.broker.wire import error_text, write_json
+from tagmatch.broker.wire import GoneError, error_text, write_json
 from tagmatch.files.json import read_json
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.names import near_match
@@ -186,7 +186,11 @@ class EventStream(Notifying):
             said = frame("refused", error_text(error))
         else:
             said = frame("published", write_json(found))
-        socket.send_and_wait([], said, has_more=True)
+        try:
+            socket.send_and_wait([], said, has_more=True)
+        except GoneError:
+            if not socket.ended.is_set():  # else the client has gone; all that it has said before is carried out
+                raise
 
 
 def _object(row: dict[str, Any]) -> dict[str, Any]:

@@ -58,11 +58,14 @@ class SocketCall(HttpCall):
             raise RefusedError(400, f"no WebSocket can begin: {self._frames.handshake_exc}")
         del accepted.headers["Date"]
         self._accepted, self._code = accepted.serialize(), 1000
-        self._parts = list[bytes]()  # Of a message that is not whole
-        self._is_over = False  # Whether the client has gone; what it has said before is read
+        self._early = b""  # Frames of a client that has not waited until it was accepted
+        self._part = bytearray()  # Of a message that is not whole; a client may send any number of empty frames
 
     def feed(self, data: bytes) -> int:
         """Take bytes of frames; returns the number of bytes that wait."""
+        if self._accepted:
+            self._early += data
+            return len(self._early)
         frames, is_full = self._frames, self.connection.may_write is not None
         frames.receive_data(data)
         if not self.is_whole:
@@ -70,31 +73,26 @@ class SocketCall(HttpCall):
         for frame in frames.events_received():
             assert isinstance(frame, Frame)  # as the handshake has been
             if frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT) and not self.is_whole:
-                self._parts.append(bytes(frame.data))
+                self._part += frame.data
                 if frame.fin:
-                    self._came.append(b"".join(self._parts))
-                    self._unread += len(self._came[-1]) + _BESIDE
-                    self._parts.clear()
+                    self._came.append(bytes(self._part))
+                    self._unread += len(self._part) + _BESIDE
+                    self._part.clear()
                     self._wake()
         answer = b"".join(frames.data_to_send())
         has_ended = frames.close_rcvd is not None or (frames.close_expected() and not self.is_whole)
-        if has_ended or not is_full:  # a client that does not read has no pongs
+        # A client that does not read has no pongs, nor has one to which the last has been written
+        if not self.is_whole and (has_ended or not is_full):
             self.connection.transport.write(answer)
         if has_ended:
             self.has_gone()
-            self.connection.transport.close()
+            self.connection.close()
         return 0 if self.is_whole else self._unread
 
-    def has_gone(self) -> None:
-        """Take note that the client has gone."""
-        self._is_over = True
-        self._wake()
-
     async def received(self) -> bytes | None:
-        """The next text; `None` if the client has gone."""
+        """The next text; `None` if the client has gone, and has said no more before."""
         while not self._came:
-            if self._is_over:
-                self.ended.set()
+            if self.ended.is_set():
                 return None
             self._awaited = self.app.loop.create_future()
             await self._awaited
@@ -111,7 +109,8 @@ class SocketCall(HttpCall):
         try:
             if data == PULSE:
                 self._frames.send_ping(b"")
-                self.connection.until = self.connection.until or time.monotonic() + _PONG_S
+                if self.connection.is_read:  # else the pong may wait behind the client's texts
+                    self.connection.until = self.connection.until or time.monotonic() + _PONG_S
             elif data:
                 self._frames.send_text(data)
             if not has_more:
@@ -120,6 +119,10 @@ class SocketCall(HttpCall):
             raise GoneError from None
         self._write(b"".join([begun, *self._frames.data_to_send()]))
         self.is_whole = not has_more
+        if self._early:
+            early, self._early = self._early, b""
+            if not self.feed(early):
+                self.connection.resume_reading()
 
     def will_close(self, code: int) -> None:
         """Close it with this code."""

@@ -266,11 +266,19 @@ class _ArrowRows:
         return b"".join(parts)
 
 
+#: Fields of a single record, and how rows of many say so
+_AS_ROWS = {
+    "data": " if many come at once; give each column of data as a field",
+    "alternatives": " if many come at once; give each alternative as a row with the same key",
+}
+
+
 def _known(batches: Iterator[pa.RecordBatch], others: OtherColumns, known: list[str]) -> Iterator[pa.RecordBatch]:
     """The same batches, if they have no field that has no meaning."""
     for batch in batches:
         for name in others.seen:
-            raise InvalidValueError(f"a subscription has no field {name[:60]!r}{near_match(name[:60], known)}")
+            said = _AS_ROWS.get(name) or near_match(name[:60], known)
+            raise InvalidValueError(f"a subscription has no field {name[:60]!r}{said}")
         yield batch
 
 

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from tagmatch.cli.app import app
 from tagmatch.model import VERSION
-from tagmatch.model.where.constraints import OPERATORS
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = re.compile(r"\]\(((?:\.\./)*)\.\./((?:examples|bench/results)/[^)#]+)\)")
@@ -53,7 +52,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     for name in COUNTED:
         markdown = markdown.replace(f"<!-- count {name} -->", f"{count(name):,}")
     markdown = markdown.replace("<!-- runs -->", runs())
-    markdown = results_below(markdown.replace("<!-- operators -->", operators()))
+    markdown = results_below(markdown)
     return PICTURE.sub(lambda found: (folder / found[2]).read_text().strip(), markdown)
 
 
@@ -100,12 +99,6 @@ def results_below(markdown: str) -> str:
                     elif len(lines[number]) > LONG:
                         lines[number] = f"{indent}# {comment}\n{indent}{code}"
     return "\n".join(lines)
-
-
-def operators() -> str:
-    """The operators of conditions, from their table."""
-    rows = [f"| `{own.syntax}` | {own.means} |" for own in OPERATORS.values() if not own.negated]
-    return "\n".join(["| test | holds for a value that |", "|---|---|", *rows])
 
 
 def commands() -> str:

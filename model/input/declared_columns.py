@@ -145,12 +145,12 @@ def _check_name(declared: Declared, name: str, label: str) -> None:
 
 def _repacked(rows: Any, declared: Declared, first_row: int) -> Iterator[bytes]:
     """Attributes of messages that came packed."""
-    data = rows.data.tobytes()
+    data, is_alone = rows.data.tobytes(), not first_row and len(rows) == 1
     for row, (begin, end) in enumerate(zip(rows.offsets[:-1].tolist(), rows.offsets[1:].tolist(), strict=True)):
         try:
             yield packed(declared.message(unpacked(data[begin:end])))
         except (InvalidTypeError, InvalidValueError) as error:
-            raise type(error)(f"row {first_row + row}: {error}") from None
+            raise type(error)(f"{'' if is_alone else f'row {first_row + row}: '}{error}") from None
 
 
 def _of_map(

@@ -27,6 +27,7 @@ from tagmatch.model.input.values import (
     VALUES,
     Column,
     as_doubles,
+    check_column_of_times,
     check_values,
     elements,
     is_list,
@@ -40,6 +41,7 @@ from tagmatch.model.input.values import (
 from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.model.kernels.outlines import Outlines
 from tagmatch.model.names import MESSAGE_COLUMNS, check_names
+from tagmatch.model.where.comparisons import NOW
 from tagmatch.model.where.values import RESERVED, check_name
 
 #: The columns of a message's tags, of its attributes by their names, and of what it is called
@@ -128,8 +130,17 @@ def with_own_tags(rows: TagLists, first: int, last: int) -> tuple[TagLists, int,
     used, indices = np.unique(rows.indices[offsets[0] : offsets[-1]], return_inverse=True)
     used = used[used < len(rows.tags)]  # indices beyond the dictionary stay beyond it
     own = TagLists(offsets - offsets[0], gather_strings(rows.tags, used), indices.astype(np.uint32))
+    return _with_part(own, rows, first, last), 0, count
+
+
+def part_of(rows: TagLists, first: int, last: int) -> TagLists:
+    """Messages `first` to `last`."""
+    return _with_part(TagLists(rows.offsets[first : last + 1], rows.tags, rows.indices), rows, first, last)
+
+
+def _with_part(tags: TagLists, rows: TagLists, first: int, last: int) -> TagLists:
     attributes = None if rows.attributes is None else rows.attributes.part(first, last)
-    return Messages.of(own, attributes, None if rows.locations is None else rows.locations.part(first, last)), 0, count
+    return Messages.of(tags, attributes, None if rows.locations is None else rows.locations.part(first, last))
 
 
 def attributes_in(batch: pa.RecordBatch, first_row: int) -> AttributeColumns | None:
@@ -149,6 +160,8 @@ def attributes_in(batch: pa.RecordBatch, first_row: int) -> AttributeColumns | N
             continue
         numbers.append(number)
         _check_column_name(name)
+        if name == NOW:
+            check_column_of_times(kind, f"column {name!r}")
         if not is_sound(kind):
             given = batch.column(number)
             column = _of_json(given, f"column {name!r}", first_row)
@@ -220,6 +233,8 @@ def map_column(name: str, maps: pa.MapArray, first_row: int = 0) -> MapColumn | 
         return first_row + _row_of_place(entry, rows)
 
     _check_names(label, names, row_at)
+    if pc.index(names, NOW).as_py() >= 0:
+        check_column_of_times(kind.item_type, f"{label}: {NOW}")
     if not is_sound(kind.item_type):
         _check_values(label, kind, entries, row_at)
     values, values_of = _flat_values(entries)

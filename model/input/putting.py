@@ -15,7 +15,7 @@ from tagmatch.model.asked import AS_GIVEN, DATA, Asked, AskedRows
 from tagmatch.model.change_counts import ALSO_PUT, PUT
 from tagmatch.model.clock import is_missing
 from tagmatch.model.columns import shown, tag_lists
-from tagmatch.model.data_types import Schema, as_json, family_of, text_of_type, unknown_column, zone_wanted
+from tagmatch.model.data_types import Schema, as_json, family_of, plain_type, text_of_type, unknown_column, zone_wanted
 from tagmatch.model.errors import InvalidTypeError, NullError
 from tagmatch.model.input.places import area_column, area_rows, area_tag, is_area
 from tagmatch.model.input.subscriptions import RowsToStore, alternatives, rows_to_store, texts_of
@@ -165,7 +165,7 @@ def data_column(name: str, values: Any, schema: Schema) -> pa.Array:
     if kind is None:
         raise unknown_column(name, schema)
     column = plain_array(values)
-    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    plain = plain_type(kind)
     wanted = f"takes values of {text_of_type(kind)}"
     if pa.types.is_timestamp(plain) and pa.types.is_timestamp(column.type) and bool(plain.tz) != bool(column.type.tz):
         wanted = zone_wanted(plain)

@@ -163,9 +163,13 @@ def columns_of(given: Any, *, match_all: bool = False, data: Collection[str] = (
     check_names(names, known, f"subscriptions have columns {', '.join(known)}")
     for name in names:
         if name not in known or names.count(name) > 1:
-            raise InvalidValueError(f"subscriptions have columns {', '.join(known)}, each once, not {name!r}")
+            also = "" if name in known or data else "; columns of data come with put_many, or with data= on Spark"
+            raise InvalidValueError(f"subscriptions have columns {', '.join(known)}, each once, not {name!r}{also}")
     if "key" not in names:
-        raise InvalidValueError(f"subscriptions need a column 'key'; there is {', '.join(map(repr, names)) or 'none'}")
+        is_index = "key" in getattr(getattr(given, "index", None), "names", ())  # of pandas
+        hint = "; the DataFrame has it as its index: give reset_index() of it" if is_index else ""
+        told = ", ".join(map(repr, names)) or "none"
+        raise InvalidValueError(f"subscriptions need a column 'key'; there is {told}{hint}")
     if not match_all and {"tags", *CONDITIONS}.isdisjoint(names):
         raise InvalidValueError(
             f"subscriptions need one of the columns {', '.join(('tags', *CONDITIONS))}: without any, each would match "
@@ -244,8 +248,8 @@ def conditions_of(
         try:
             found.append(stored_rows(text, plane=plane, declared=declared))
         except FilterError as error:
-            row = first_row + int(np.argmax(codes == number))
-            raise FilterError(f"{name}: row {row}: {str(error).removeprefix('where: ')}") from None
+            row = "" if count == 1 and not first_row else f"row {first_row + int(np.argmax(codes == number))}: "
+            raise FilterError(f"{name}: {row}{str(error).removeprefix('where: ')}") from None
     return Conditions(codes, [*found, [[]]])
 
 

@@ -26,8 +26,9 @@ from tagmatch.model.kernels.intrinsics import ones, trailing_zeros
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.parallel import run_evenly
 from tagmatch.model.where import values as keys
+from tagmatch.model.where.comparisons import NOW
 from tagmatch.model.where.declared import SEVERAL
-from tagmatch.model.where.types import MARK
+from tagmatch.model.where.types import MARK, TIMES, TYPED
 
 #: What a value is
 BOOL, INTEGER, FLOAT, TEXT = range(1, 5)
@@ -329,6 +330,8 @@ _NUMBERS = {bool: (BOOL, _INTEGERS), int: (INTEGER, _INTEGERS), float: (FLOAT, _
 # Names as records have them; as many as messages often have
 _NAMES: dict[str, bytes] = {}
 _MOST_NAMES = 1 << 14
+# How the bytes of a time begin
+_TIME = MARK + (TYPED + TIMES).encode()
 
 
 def packed(attributes: object) -> bytes:
@@ -341,7 +344,7 @@ def packed(attributes: object) -> bytes:
         raise InvalidTypeError(f"attributes must be a mapping from names to values, not {shown(attributes)}")
     records: list[bytes] = []
     for name, value in attributes.items():
-        own, kind = _NAMES.get(name) or _named(name), type(value)
+        own, kind = _NAMES.get(name) or _named(name, value), type(value)
         try:
             if kind is str:
                 text = value.encode()
@@ -356,14 +359,39 @@ def packed(attributes: object) -> bytes:
     return b"".join(records)
 
 
-def _named(name: str) -> bytes:
+def _named(name: str, value: object) -> bytes:
     """How a record of this attribute begins."""
     keys.check_name(name)
+    text = name.encode()
+    own = _LENGTH(len(text)) + text
+    if name == NOW:  # Its values are looked at in each message
+        _check_time(value)
+        return own
     if len(_NAMES) >= _MOST_NAMES:
         _NAMES.clear()
-    text = name.encode()
-    own = _NAMES[name] = _LENGTH(len(text)) + text
+    _NAMES[name] = own
     return own
+
+
+def _check_time(value: object) -> None:
+    """See that the time of a message is one: a text would be no error elsewhere, and compare with nothing."""
+    for each in value if isinstance(value, SEVERAL) else (value,):
+        if each is not None and not (keys.marked(each) or b"").startswith(_TIME):
+            raise InvalidTypeError(
+                f"attribute {keys.quoted(NOW)} is the message's time: give a datetime with a time zone, in JSON "
+                f'{{"timestamp": "2026-11-30T12:00:00Z"}}, not {shown(each)}'
+            )
+
+
+def check_column_of_times(kind: pa.DataType, label: str) -> None:
+    """See that a column of this type has the times of messages; InvalidTypeError."""
+    own = kind.value_type if is_list(kind) else kind
+    plain = own.value_type if pa.types.is_dictionary(own) else own
+    is_json = pa.types.is_struct(plain) and [field.name for field in plain] in (["timestamp"], ["date"])
+    if not (is_json or pa.types.is_timestamp(plain) or pa.types.is_date(plain) or pa.types.is_null(plain)):
+        raise InvalidTypeError(
+            f"{label} is of {kind}, but {NOW} is the time of a message: cast it to a timestamp with a time zone"
+        )
 
 
 def _record(own: bytes, value: Any) -> tuple[bytes, ...]:

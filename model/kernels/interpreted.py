@@ -263,6 +263,7 @@ def _learn_intrinsics() -> None:
     instead(intrinsics.load_relaxed, lambda words, place: words[place])
     instead(intrinsics.load_acquire, _load_acquire)
     instead(intrinsics.fence_acquire, lambda: _in_order()[1]())
+    instead(intrinsics.prefetch, lambda *_: None)
     instead(intrinsics.give_way, lambda: time.sleep(0))
     instead(intrinsics.array_at, _array_at)
     instead(intrinsics.own_array_at, _array_at)

@@ -70,6 +70,18 @@ def _line_past_caches(typing: Any, to: Any, source: Any) -> Any:  # noqa: ARG001
     return types.void(types.uint64, types.uint64), generate
 
 
+def _into_caches(typing: Any, array: Any, place: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number, data = ir.IntType(32), context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        at = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [at.type, number, number, number])
+        # To read, for all caches, and data
+        builder.call(builder.module.declare_intrinsic("llvm.prefetch", [at.type], kind), [at, *map(number, (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp if place.signed else types.uint64), generate
+
+
 def _of_bits(count: Callable[[Any, Any, Any], Any]) -> Any:
     """What LLVM counts in a word; it wants to know that this is not 0, where that has no answer."""
 
@@ -98,6 +110,9 @@ fence_acquire: Any = _fence("acquire")
 fence_release: Any = _fence("release")
 #: In a kernel, `copy_line(to, source)`: copy 64 bytes between addresses, of which the first is a multiple of 64
 copy_line: Any = intrinsic(_line_past_caches)
+#: In a kernel, `prefetch(array, place)`: fetch the cache line of an element, which need not be in the array, without
+#: waiting for it
+prefetch: Any = intrinsic(_into_caches)
 #: In a kernel, `trailing_zeros(word)`: the place of the lowest bit that is set in a uint64 other than 0
 trailing_zeros: Any = _of_bits(lambda builder, word, is_some: builder.cttz(word, is_some))
 #: In a kernel, `leading_zeros(word)`: how many bits of a uint64 other than 0 are above the highest that is set

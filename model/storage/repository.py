@@ -155,13 +155,16 @@ class Repository:
             raise IndexCorruptError(f"{where} is damaged; {ADVICE}") from None
 
     def _current_manifest(self) -> Manifest:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return parse_manifest(self.files.read(MANIFEST), self)
-        except FileNotFoundError:
-            pass
         told = f"it has no {MANIFEST}; it is not an index, or its build did not finish"
         if self.files.in_place and (kind := self.files.kind()) != "folder":
             told = "it is a file, not a folder" if kind else "no such folder"
+        elif {name[: len(STAGED_PREFIX)] for name in {*self.files.names()} - {LOCK, WRITER}} == {STAGED_PREFIX}:
+            told = "it has only staged changes; consolidate() makes it an index"
+        else:
+            with contextlib.suppress(FileNotFoundError):  # a folder that has been moved here since is an index
+                return parse_manifest(self.files.read(MANIFEST), self)
         raise IndexNotFoundError(f"there is no index at {self}: {told}")
 
     def open(self, earlier: Snapshot | None = None, current: Manifest | None = None) -> Snapshot:
@@ -328,17 +331,27 @@ class Repository:
     def _current_if(self, base: str | None) -> Manifest | None:
         """The current manifest, which is that of a snapshot with this name, or `None` without one."""
         current = self.manifest() if self.has_index() else None
-        if (current or {}).get("snapshot") != base:
-            raise IndexChangedError(
-                f"another program has saved changes to the index {self} in the meantime, and they stay; nothing "
-                "was added to them: begin again"
-            )
+        if _name_of(current) != base:
+            raise self.changed_meanwhile()
         return current
 
-    def replace(self, manifest: Manifest, written: Written) -> None:
-        """`switch`, with any current snapshot, as `save`."""
+    def replaced_name(self) -> str | None:
+        """The name of the snapshot that `replace` would replace; `None` without one that can be read."""
+        return _name_of(self.replaceable())
+
+    def replace(self, manifest: Manifest, base: str | None, written: Written) -> None:
+        """`switch`, also if the current snapshot is damaged: then, and without one, the name of its base is `None`."""
         with self.writing() as made:
-            self._succeed(made, manifest, self._replaced(), written)
+            if _name_of(current := self._replaced()) != base:
+                raise self.changed_meanwhile()
+            self._succeed(made, manifest, current, written)
+
+    def changed_meanwhile(self) -> IndexChangedError:
+        """What is raised if another program has saved changes since a job began."""
+        return IndexChangedError(
+            f"another program has saved changes to the index {self} in the meantime, and they stay; this one changed "
+            "nothing: begin again"
+        )
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[ByteStore]:
@@ -439,6 +452,10 @@ class Repository:
             yield
         except (OSError, pa.ArrowException) as error:
             raise TagMatchError(f"cannot write the index {self}: {error}") from error
+
+
+def _name_of(manifest: Manifest | None) -> str | None:
+    return None if manifest is None else str(manifest["snapshot"])
 
 
 def _of_one_moment(

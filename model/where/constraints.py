@@ -254,6 +254,8 @@ class Constraint:
         Order is within a type; values of other types, and NaN, are `!=`.
         """
         check_name(attribute)
+        if attribute.endswith(PHRASES):
+            raise InvalidValueError(f"the name of an attribute must not end with U+0001, as {quoted(attribute)} does")
         own = OPERATORS[operator]
         if own.kind == LIKE and isinstance(operands[0], str):
             operator, operands = _simpler(operands[0])

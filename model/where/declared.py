@@ -58,20 +58,35 @@ def kind_named(type_name: str) -> Kind:
 
 def _bool(text: str) -> bool:
     if text not in ("true", "false"):
-        raise InvalidValueError(f'a bool is written as "true" or "false", not {text!r:.60}')
+        raise InvalidValueError(f"it takes true or false, not {text!r:.60}")
     return text == "true"
 
 
 def _integer(text: str) -> int:
     if _INTEGER.fullmatch(text) is None:
-        raise InvalidValueError(f'an integer is written as in "-17", not {text!r:.60}')
+        raise InvalidValueError(f"it takes an integer, such as 17, not {text!r:.60}")
     number = int(text)
     key_of(number)
     return number
 
 
+def _time(text: str) -> Value:
+    if not _DATE.match(text):
+        raise InvalidValueError(
+            f'a date is written as in "2026-11-28", and a time as in "2026-11-28T10:00:00Z", not {text!r:.60}'
+        )
+    return typed_of("date" if _DATE.fullmatch(text) else "timestamp", text)
+
+
+def _number(text: str) -> Decimal:
+    try:
+        return decimal_of(text)
+    except InvalidValueError:
+        raise InvalidValueError(f"it takes a number, such as 9.5, not {text!r:.60}") from None
+
+
 def _decimal(text: str) -> Decimal:
-    number = decimal_of(text)
+    number = _number(text)
     key_of(number)
     return number
 
@@ -80,9 +95,9 @@ _READ: dict[Kind, Callable[[str], Value]] = {
     "text": str,
     "bool": _bool,
     "integer": _integer,
-    "float": lambda text: float(decimal_of(text)),
+    "float": lambda text: float(_number(text)),
     "decimal": _decimal,
-    "time": lambda text: typed_of("date" if _DATE.fullmatch(text) else "timestamp", text),
+    "time": _time,
     "version": lambda text: typed_of("version", text),
     "ip": lambda text: typed_of("ip", text),
 }

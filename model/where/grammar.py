@@ -153,7 +153,8 @@ _EXPECTED = (
     ({"CIRCLE", "BOX", "NEAR", "POLYGON", "CORRIDOR"},
      "an area (circle(lon, lat, metres), box(west, south, east, north), near(metres), polygon((lon lat, …)) or "
      "500 m of linestring(lon lat, …))"),
-    ({"NAME", "QUOTED_NAME", "NOW"}, "the name of an attribute or now()"),
+    ({"NAME", "QUOTED_NAME", "NOW"},
+     "the name of an attribute or now() (to test the time itself, give messages an attribute such as today)"),
     ({"NAME", "QUOTED_NAME"}, "the name of an attribute"),
     ({"TEXT"}, "a text in double quotes"), ({"NUMBER"}, "a number"),
     ({"LPAR"}, '"("'), ({"LBRACE", "CIDR"}, '"{"'), ({"LBRACE"}, '"{"'), ({"COMMA"}, '","'), ({"RBRACE"}, '"}"'),
@@ -165,6 +166,11 @@ _WRITTEN_HERE = {
     "&&": "and", "&": "and", "||": "or", "|": "or", "!": "not",
     **{written: own.name for own in OPERATORS.values() for written in own.elsewhere},
     **{word: word for word in KEYWORDS},
+}  # fmt: skip
+#: How tests are counted, by the words that begin it; without what follows these, they would be an attribute and a word
+_COUNTED = {
+    "at least": "at least 2 of {…}", "any of": "any of tags {…}, or at least 1 of {…} for conditions",
+    "all of": "all of tags {…}, or conditions with and between them",
 }  # fmt: skip
 _OPERATOR_OR_WORD = re.compile(r"[=<>!&|~:]+|[^\W\d]\w*")
 # A version, a date, an address or a text that begins with a digit, without quotes
@@ -247,11 +253,15 @@ def instead(text: str, position: int, accepted: set[str]) -> str:
         return hint
     pieces = _OPERATOR_OR_WORD.finditer(text)
     there = next((each[0] for each in pieces if each.start() <= position < each.end()), "")
+    if counted := _COUNTED.get(" ".join([*re.findall(r"\w+", text[:position])[-1:], there]).lower()):
+        return f"; write {counted}"
     wanted = _WRITTEN_HERE.get(there.lower(), there)
     if wanted != there:
         return f"; {shown_text(there)} is written {shown_text(wanted)} here"
     if there.lower() in ("is", "null", "none", "nil"):
         return "; a value that is missing is found with not exists(name)"
+    if "EXISTS" in accepted and there.lower() in ("true", "false"):
+        return "; a test names an attribute, and a subscription that all messages satisfy has no condition"
     if _SHORT_DURATION.match(text, position):
         return "; the message's time less a week is written now() - 7 days here"
     character = text[position : position + 1]

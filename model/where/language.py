@@ -21,7 +21,8 @@ test                                       holds for a message that
 =========================================  =============================================================================
 
 `not` binds tighter than `and`, and `and` tighter than `or`; there are parentheses. Values are integers of 64 bits,
-floats (`1e999` is infinite), `true`, `false` and texts in double quotes, with `\"`, `\\`, `\n`, `\t` and `\uXXXX`. Any
+floats (`1e999` is infinite), `true`, `false` and texts in double quotes, with `\"`, `\\`, `\n`, `\t`,
+`\r`, `\f` and `\uXXXX`, as JSON has them; not its `\b`, which patterns have for the edge of a word. Any
 name of an attribute can be in backquotes, with those in it doubled. The names of areas are names of attributes, too,
 where no parenthesis follows.
 
@@ -127,8 +128,9 @@ def terms_of(text: str) -> Iterator[Term]:
 _TYPED = frozenset((*TYPES, DECIMAL, NETWORK))
 _NAMES = ("NAME", "QUOTED_NAME", "NOW")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_ESCAPE = re.compile(r'\\(?:(["\\nt])|u([0-9a-fA-F]{4})|.)', re.DOTALL)
-_UNESCAPED = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
+_ESCAPE = re.compile(r'\\(?:(["\\ntrf])|u([0-9a-fA-F]{4})|.)', re.DOTALL)
+_UNESCAPED = {'"': '"', "\\": "\\", "n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+_TIME_ALONE = "now() is compared with attributes only; give messages an attribute with the time, such as today"
 _TIME_WRITTEN = "the message's time is written now(), and an attribute of this name in backquotes"
 
 
@@ -210,6 +212,8 @@ def _test_of(own: Operator) -> Callable[[list[Token]], Constraint]:
         values = _values(operands)
         try:
             attribute = name_in(name)
+            if attribute == NOW:  # a message seldom brings the time, and is only given it to be compared
+                raise MistakeError(start_of(name), _TIME_ALONE)
             return Constraint.of(attribute, own.name, operands_read(attribute, own, values))
         except (InvalidTypeError, InvalidValueError) as error:
             raise MistakeError(start_of(_wrong(own, tokens, values)), str(error)) from None
@@ -338,7 +342,7 @@ def _text(written: str, at: int) -> str:
             return _UNESCAPED[found[1]]
         if found[2]:
             return chr(int(found[2], 16))
-        escapes = r"an escape (\" \\ \n \t \uXXXX)"
+        escapes = r"an escape (\" \\ \n \t \r \f \uXXXX)"
         raise MistakeError(at + 1 + found.start(), f"expected {escapes}, found {shown_text(found[0])}")
 
     text = _ESCAPE.sub(unescaped, written[1:-1])

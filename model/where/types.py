@@ -157,14 +157,14 @@ def _date_key(text: str) -> str:
             return _of_date(date(*map(int, found.groups())))
     except ValueError:
         pass
-    raise InvalidValueError(f'a date is written as in date "2026-11-28", not {text!r:.60}')
+    raise InvalidValueError(f'a date is written as in "2026-11-28", not {text!r:.60}')
 
 
 def _timestamp_key(text: str) -> str:
     found = _TIME.fullmatch(text)
     if found is None:
         raise InvalidValueError(
-            f'a timestamp is written as in timestamp "2026-11-28T10:00:00+01:00", or with Z for UTC, not {text!r:.60}'
+            f'a timestamp is written as in "2026-11-28T10:00:00+01:00", or with Z for UTC, not {text!r:.60}'
         )
     day, hour, minute, second, fraction, utc, sign, *offset = found.groups()
     if utc is None and sign is None:
@@ -184,6 +184,8 @@ def _of_date(day: date) -> str:
 
 
 def _of_datetime(at: datetime) -> str:
+    if at != at:  # NaT of pandas
+        raise InvalidValueError("the time is NaT, a missing one: leave it out, or give None")
     if at.utcoffset() is None:
         raise InvalidValueError(
             f"the time {at.isoformat()} has no time zone; give one, as in datetime.now(timezone.utc)"
@@ -221,7 +223,7 @@ def _version_key(text: str) -> str:
     found = _VERSION.fullmatch(text)
     before = found[2].split(".") if found and found[2] else []
     if found is None or not all(before):
-        raise InvalidValueError(f'a version is written as in version "1.10.0" or "2.0.0-rc.1", not {text!r:.60}')
+        raise InvalidValueError(f'a version is written as in "1.10.0" or "2.0.0-rc.1", not {text!r:.60}')
     numbers = [_number(each, text) for each in found[1].split(".")]
     while numbers and numbers[-1] == "a0":
         numbers.pop()
@@ -263,7 +265,7 @@ def _address_key(text: str) -> str:
     try:
         return _of_address(ipaddress.ip_address(text))
     except ValueError:
-        raise InvalidValueError(f'an IP address is written as in ip "10.0.0.1" or ip "::1", not {text!r:.60}') from None
+        raise InvalidValueError(f'an IP address is written as in "10.0.0.1" or "::1", not {text!r:.60}') from None
 
 
 def _of_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
@@ -296,7 +298,7 @@ def network_of(text: str) -> Network:
     try:
         meant = ipaddress.ip_network(text, strict=False)
     except ValueError:
-        raise InvalidValueError(f'a network is written as in cidr "10.0.0.0/8", not {text!r:.60}') from None
+        raise InvalidValueError(f'a network is written as in "10.0.0.0/8", not {text!r:.60}') from None
     raise InvalidValueError(f"{text!r} has bits of a host, too: write {str(meant)!r}")
 
 
@@ -326,7 +328,7 @@ def decimal_of(text: str) -> Decimal:
             return Decimal(text)
     except InvalidOperation:
         pass
-    raise InvalidValueError(f'a decimal is written as in decimal "0.10", not {text!r:.60}')
+    raise InvalidValueError(f'a decimal is written as in "0.10", not {text!r:.60}')
 
 
 def below(number: Decimal) -> int | float:

@@ -105,9 +105,10 @@ def key_of(value: object) -> str:
     plain = of_numpy(value)
     if plain is not None:
         return key_of(plain)
+    is_place = isinstance(value, dict) and {"lat", "lon"} <= value.keys()
     raise InvalidTypeError(
         "a value must be a bool, a number, a str, a date, a datetime, an IP address or a Version, not "
-        f"{type(value).__name__} {value!r:.80}"
+        f"{type(value).__name__} {value!r:.80}{'; a place is no attribute: give it as location' if is_place else ''}"
     )
 
 

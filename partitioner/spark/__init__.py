@@ -87,7 +87,8 @@ def partition_sets(
     spark = rows.sparkSession
     with stored.index.scratch() as files:
         expire = "expires" in rows.columns or (append and bool(stored.expiring))
-        job = Job(Scratch(files), key_type_of_rows(rows), layout, sets_per_task, expire, plane=plane)
+        replaced = None if append else stored.index.replaced_name()
+        job = Job(Scratch(files), _key_type_of(rows), layout, sets_per_task, expire, plane=plane)
         # What has expired goes, but not before stored sets have had their keys' times replaced by it
         now = LONG_AGO if append and stored.manifest is not None else stored.now
         with _step(spark, "shards"):
@@ -115,7 +116,7 @@ def partition_sets(
         if append:
             stored.index.switch(manifest, stored.name, made)
         else:
-            stored.index.replace(manifest, made)
+            stored.index.replace(manifest, replaced, made)
         return Partitioned(shards.sets, shards.keys, tags, partitions, shards.problems)
 
 
@@ -190,7 +191,7 @@ def _tell_problems(shards: Shards, *, skip_invalid: bool) -> None:
         _log.warning("skipped rows: %s", problems)
 
 
-def key_type_of_rows(rows: DataFrame) -> KeyType:
+def _key_type_of(rows: DataFrame) -> KeyType:
     """What the keys of an index of these rows are."""
     return "string" if dict(rows.dtypes)["key"] == "string" else "integer"
 

@@ -35,7 +35,7 @@ from tagmatch.model.errors import (
     InvalidTypeError,
     InvalidValueError,
 )
-from tagmatch.model.input.subscriptions import have_mistakes, reject_mistakes, with_conditions
+from tagmatch.model.input.subscriptions import have_mistakes, reject_mistakes, tags_of, with_conditions
 from tagmatch.model.kernels.hashing import hash_strings, hash_tags
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import gather, group_by, sort_values
@@ -204,6 +204,8 @@ def _clean(
 
 def good_rows(batch: pa.RecordBatch, *, plane: bool, skip_invalid: bool) -> tuple[pa.RecordBatch, U8Array]:
     """The rows of a batch that can be stored, and the problem of each row, as `_problems` has it."""
+    if batch["tags"].null_count:
+        batch = batch.set_column(batch.schema.get_field_index("tags"), "tags", tags_of(batch, _CONDITIONS))
     problems = _problems(batch["tags"], batch["key"])
     if _WHERE in batch.schema.names:
         if skip_invalid:

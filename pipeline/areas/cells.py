@@ -22,10 +22,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import F64Array, I64Array, U8Array, U32Array, offsets_of
-from tagmatch.model.kernels.intrinsics import Prepared, fence_release, load_relaxed, store_relaxed, store_release
+from tagmatch.model.kernels.intrinsics import (
+    Prepared,
+    fence_release,
+    load_relaxed,
+    prefetch,
+    store_relaxed,
+    store_release,
+)
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.sphere import limits, point_of, points, reaches
-from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, all_frozen, chunks_of, prefetch, select, widest_axis
+from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, all_frozen, chunks_of, select, widest_axis
 
 #: Number of a slot that is free; its x is NaN, so that no test finds it
 FREE = np.uint32(2**32 - 1)

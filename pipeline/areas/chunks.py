@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 
 from tagmatch.model.arrays import F64Array, I64Array, Lists, U8Array, U32Array, frozen, pooled
 from tagmatch.model.kernels.interpreted import instead
-from tagmatch.model.kernels.intrinsics import trailing_zeros
+from tagmatch.model.kernels.intrinsics import prefetch, trailing_zeros
 from tagmatch.model.kernels.jit import lent
 from tagmatch.model.kernels.sphere import is_marked, near_by_mark
 
@@ -209,20 +209,6 @@ def decided(typing, halves, first, count, point):  # noqa: ARG001
     return _int(halves, _int, _int, point), generate
 
 
-@_intrinsic
-def prefetch(typing, array, place):  # noqa: ARG001
-    """Fetch the cache line of an element of an array; it need not be in the array."""
-
-    def generate(context, builder, signature, arguments):
-        byte = builder.bitcast(_address(context, builder, signature.args[0], *arguments), _BYTE.as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [byte.type, _I32, _I32, _I32])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [byte.type], kind)
-        builder.call(function, [byte, *(ir.Constant(_I32, value) for value in (0, 3, 1))])
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), generate
-
-
 # -- the same, by Python -----------------------------------------------------------------------------------------------
 
 
@@ -282,7 +268,6 @@ instead(_marked, lambda words, first: _slots(_lane(words, first, 384, np.int64) 
 instead(_boxes_with, _have)
 instead(hits, _hit)
 instead(decided, _decide)
-instead(prefetch, lambda *_: None)
 
 
 # -- tests -------------------------------------------------------------------------------------------------------------

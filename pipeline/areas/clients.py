@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, frozen
-from tagmatch.model.kernels.intrinsics import add, fence_acquire, give_way, load_acquire, load_relaxed
+from tagmatch.model.kernels.intrinsics import add, fence_acquire, give_way, load_acquire, load_relaxed, prefetch
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.sphere import (
     BOX,
@@ -44,7 +44,6 @@ from tagmatch.pipeline.areas.chunks import (
     fetch_chunk,
     keep,
     near,
-    prefetch,
 )
 
 # Messages whose cells are fetched together, and cells of these, except for one message

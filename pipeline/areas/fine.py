@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import F64Array, I64Array, U32Array
+from tagmatch.model.kernels.intrinsics import prefetch
 from tagmatch.model.kernels.jit import inlined, kernel, lent
 from tagmatch.model.kernels.sphere import is_marked, reach_of
 from tagmatch.pipeline.areas.chunks import (
@@ -30,7 +31,6 @@ from tagmatch.pipeline.areas.chunks import (
     around,
     decided,
     keep_from,
-    prefetch,
     tuple_at,
 )
 from tagmatch.pipeline.areas.grids import AreaGrid, along

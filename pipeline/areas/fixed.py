@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array
-from tagmatch.model.kernels.intrinsics import trailing_zeros
+from tagmatch.model.kernels.intrinsics import prefetch, trailing_zeros
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.sphere import BOX, CIRCLE, longitudes, point_like
 from tagmatch.pipeline.areas.chunks import (
@@ -28,7 +28,6 @@ from tagmatch.pipeline.areas.chunks import (
     hits,
     keep,
     near,
-    prefetch,
     tuple_at,
 )
 from tagmatch.pipeline.areas.fine import FineCells, aim_finely, decide, fine_cells, keep_decided, room_to_look

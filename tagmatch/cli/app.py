@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -179,7 +179,8 @@ def upgrade(index: cli.IndexToChange, plane: cli.Plane = False) -> None:
     """Give the conditions of an index of an older version the form of today, by which changes find them.
 
     `a = 1 or a = 2`, and two such conditions that were added one by one to the same tags of a key, become
-    `a in {1, 2}`. Changes that are staged take effect first; the rest is one change.
+    `a in {1, 2}`. A key that was put with a text is stored as its text says today. Changes that are staged take effect
+    first; the rest is one change.
     """
     with cli.status("looking at conditions"):
         done = calls.upgrade(index, plane=plane)
@@ -203,7 +204,7 @@ _Sets = Annotated[
 ]
 
 
-#: The most documents that have a line each if they are refused
+#: The most documents that have a line each on a terminal if they are refused
 _REFUSED = 100
 
 
@@ -226,7 +227,7 @@ class _Reading:
         *,
         to_add: bool = True,
         has_data: bool = False,
-        row_of: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        row_of: Callable[[dict[str, Any], str], dict[str, Any]] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows, without optional columns that have no value; those to add expire then, if they do not say when."""
         import pyarrow as pa
@@ -282,7 +283,9 @@ def build(
 
     With --data, a file has columns of data, too, and each key is put: its rows are its alternatives.
     """
-    if cli.located(index).has_index() and not overwrite:
+    location = cli.located(index)
+    replaced = location.replaced_name()
+    if location.has_index() and not overwrite:
         raise IndexExistsError(
             f"there is an index at {index} already; give --overwrite to replace it, with all that it "
             "has; `tagmatch add` and `tagmatch put` change it"
@@ -293,7 +296,7 @@ def build(
     with TagMatch(device="cpu", threads=reading.threads, plane=reading.plane, data=columns, **options) as tm:
         batches = reading.rows(tm, sets, expires, has_data=bool(columns))
         if columns:
-            _put(tm, batches)
+            _put(tm, batches, columns)
         for rows in batches:
             tm.add_subscriptions(rows)
         if not (tm.stats()["staged"] or allow_empty):
@@ -301,6 +304,8 @@ def build(
             raise InputFileError(f"{sets} has no set, so no index is made; --allow-empty makes an empty one")
         with cli.status("building the index"):
             changes = tm.consolidate()
+            if location.replaced_name() != replaced:
+                raise location.changed_meanwhile()
             tm.save(index, keep_snapshots=keep_snapshots)
         stats = tm.stats()
     cli.note(f"{index}: {_size(stats)}, {stats['tags']} tags, layout {stats['layout']}; {changes}")
@@ -335,15 +340,23 @@ def put(
 
     Other keys stay as they are. Columns of data are those that the index has, and those of --data.
     """
-    with _changed(index, reading, data=cli.named(data, "--data")) as tm:
-        _put(tm, reading.rows(tm, sets, expires, has_data=True))
+    columns = cli.named(data, "--data")
+    with _changed(index, reading, data=columns) as tm:
+        _put(tm, reading.rows(tm, sets, expires, has_data=True), columns)
 
 
-def _put(tm: TagMatch[Any], batches: Iterator[pa.RecordBatch]) -> None:
-    """Rows of a key, wherever in the file they are, are alternatives: the key gets all of them."""
+def _put(tm: TagMatch[Any], batches: Iterator[pa.RecordBatch], columns: Iterable[str]) -> None:
+    """Rows of a key, wherever in the file they are, are alternatives: the key gets all of them.
+
+    A line names those of the columns of --data that no row has a value for.
+    """
     import pyarrow as pa
 
-    if tables := [pa.Table.from_batches([rows]) for rows in batches]:
+    tables = [pa.Table.from_batches([rows]) for rows in batches]
+    filled = {name for table in tables for name in table.column_names}
+    if empty := [name for name in columns if name not in filled]:
+        typer.echo(f"tagmatch: no row that was taken has a value for --data {', '.join(empty)}", err=True)
+    if tables:
         tm.put_many(pa.concat_tables(tables, promote_options="default"))
 
 
@@ -430,10 +443,8 @@ def import_(
     columns = cli.named(data, "--data")
     with _changed(index, reading, new, data=columns) as tm:
         translated = translating.documents(source, mapping, tm)
-        _put(tm, reading.rows(tm, documents, expires, has_data=True, row_of=translated.row))
+        _put(tm, reading.rows(tm, documents, expires, has_data=True, row_of=translated.row_at), columns)
     typer.echo(f"{documents}: {translated.report()}")
-    if empty := [name for name in columns or () if name not in translated.filled]:
-        typer.echo(f"tagmatch: no document that was taken has a value for --data {', '.join(empty)}", err=True)
 
 
 _Keys = Annotated[list[str], cli.argument("KEY", "Keys; -- before those that begin with -.")]
@@ -517,7 +528,10 @@ def export(
     ] = None,
     snapshot: cli.SnapshotNumber = None,
 ) -> None:
-    """Write all stored sets and keys, as rows `tags`, `key`, `where` and `expires`, which `build` takes."""
+    """Write all stored sets and keys, as rows `tags`, `key`, `where`, `expires` and columns of data.
+
+    `build` takes them, with --data for each column of data; `info` lists these.
+    """
     from tagmatch.contents import pairs, schema_of
     from tagmatch.files.rows import row_writer
     from tagmatch.model.clock import now_us
@@ -551,7 +565,7 @@ def info(
     with TagMatch.open(index, snapshot=snapshot, plane=plane) as tm:
         stats, segments = tm.stats(), tm.snapshot.segments
     shown: dict[str, Any] = {name: stats[name] for name in _SHOWN}
-    declared = {"attributes": stats["attributes"], "strict": stats["strict"]}
+    declared = {"attributes": stats["attributes"], "strict": stats["strict"], "data": stats["data"]}
     shown["file_bytes"] = files_nbytes(cli.located(index, snapshot).manifest())
     lists: dict[str, list[dict[str, Any]]] = {
         "segments": [{"rows": len(each), "live": each.live, "deleted": len(each) - each.live} for each in segments],
@@ -568,6 +582,8 @@ def info(
         table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
     for name, said in stats["attributes"].items():
         table.add_row(f"attribute {name}", said)
+    for name, kind in stats["data"].items():
+        table.add_row(f"data {name}", kind)
     if stats["strict"]:
         table.add_row("other attributes", "are errors")
     for each in lists["segments"]:
@@ -619,7 +635,9 @@ def _keys_of(tm: TagMatch[Any], texts: list[str], option: str = "KEY") -> list[A
         return texts
     for text in texts:
         if not (text.isascii() and text.isdigit()):
-            raise typer.BadParameter(f"{text!r} is not an integer, as the keys of this index are", param_hint=option)
+            raise typer.BadParameter(
+                f"{text!r} is not an integer from 0 to 2**64 - 1, as the keys of this index are", param_hint=option
+            )
     return [*map(int, texts)]
 
 
@@ -883,10 +901,11 @@ def partition(
                 f"there is an index at {location} already; give --overwrite to replace it, or --append to add to it"
             )
         table = read_table(spark, sets, format)
-        if ignore_columns is not None:
-            known = (*COLUMNS, REMOVED) if append else COLUMNS
-            others = [name for name in table.columns if name not in known]
-            table = table.drop(*(others if ignore_columns == EVERY_OTHER else ignore_columns))
+        ignored = ignore_columns or ()
+        with cli.other_columns(ignored, [REMOVED]) as others:
+            others.check(table.columns, sets)
+        kept = {*COLUMNS, REMOVED} - ({REMOVED} if ignored == EVERY_OTHER and not append else {*ignored})
+        table = table.drop(*(name for name in table.columns if name not in kept))
         made = run_job(
             table,
             index,

@@ -424,11 +424,11 @@ def status(what: str, console: Console | None = None) -> contextlib.AbstractCont
 def invalid_rows(*, skip: bool, most: int = 1) -> Iterator[InvalidRows]:
     """What takes rows that cannot be used. However the work ends, a line says then how many were skipped, if any.
 
-    If `most` is greater than 1, the first `most` have a line each before that one.
+    If `most` is greater than 1, the first `most` have a line each before that one, or all if no terminal shows them.
     """
     from tagmatch.files.columns import InvalidRows
 
-    invalid = InvalidRows(skip=skip, most=most)
+    invalid = InvalidRows(skip=skip, most=most if most == 1 or sys.stderr.isatty() else sys.maxsize)
     try:
         yield invalid
     finally:
@@ -437,7 +437,8 @@ def invalid_rows(*, skip: bool, most: int = 1) -> Iterator[InvalidRows]:
             if most > 1:
                 for error in invalid.first:
                     typer.echo(f"tagmatch: skipped: {error}", err=True)
-                shown = f", the first {most} are above" if invalid.count > most else ""
+                is_part = invalid.count > len(invalid.first)
+                shown = f", the first {most} are above; 2> FILE writes all to a file" if is_part else ""
                 typer.echo(f"tagmatch: skipped {rows}{shown}", err=True)
             else:
                 typer.echo(f"tagmatch: skipped {rows}; the first: {invalid.first[0]}", err=True)

@@ -22,7 +22,7 @@ from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import is_text, reject_no_utf8, without_null_lists
 from tagmatch.model.clock import TIME, check_text, times_in
 from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_list, tag_lists
-from tagmatch.model.data_types import Schema, text_of_type
+from tagmatch.model.data_types import Schema, plain_type, text_of_type
 from tagmatch.model.errors import (
     FilterError,
     InputFileError,
@@ -420,7 +420,7 @@ def columns_of_data(schema: Schema) -> tuple[FileColumn, ...]:
     """Columns of data that keys which are put may have."""
     found = []
     for name, kind in schema.items():
-        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+        plain = plain_type(kind)
         own = FileColumn(name, (plain,), partial(_check_data, name, schema), is_optional=True, takes_text=True)
         if pa.types.is_string(plain):
             found.append(replace(own, check_one=partial(_check_text, name, kind)))
@@ -572,7 +572,7 @@ class InvalidRows:
     def __init__(self, *, skip: bool = False, most: int = 1) -> None:
         self._skip, self._most = skip, most
         self.count = 0
-        self.first: list[TagMatchError] = []  # Of them at most `most`
+        self.first: list[str] = []  # What at most `most` of them say
 
     def found(self, error: TagMatchError) -> None:
         """Raise or count a row's mistake."""
@@ -580,4 +580,4 @@ class InvalidRows:
             raise error
         self.count += 1
         if self.count <= self._most:
-            self.first.append(error)
+            self.first.append(str(error))

@@ -296,12 +296,12 @@ def _tags_in(cell: str) -> Any:
 
 
 def csv_cells(values: pa.Array) -> pa.Array:
-    """Cells with integers, times, strings, or lists of strings as JSON; nulls are empty."""
+    """Cells with integers, times, strings, lists of strings as JSON, or the texts of other values; nulls are empty."""
     if pa.types.is_integer(values.type):
-        return json_values(values)
+        return json_values(values).fill_null("")
     if values.type == TIME:
         return time_texts(values).fill_null("")
-    texts = json_values(values) if pa.types.is_list(values.type) else values
+    texts = json_values(values) if pa.types.is_list(values.type) else values.cast(pa.large_string())
     broken = pc.match_substring(texts, "\0").fill_null(False).to_numpy(zero_copy_only=False)
     if broken.any():
         text = texts[int(np.argmax(broken))].as_py()

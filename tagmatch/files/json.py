@@ -25,7 +25,7 @@ from tagmatch.files.columns import ATTRIBUTES, FileColumn, OtherColumns, refuse_
 from tagmatch.files.formats import BLOCK_BYTES, Block, Read, block_of
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.clock import TIME
-from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
+from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.parallel import threads_of_arrow
 
 #: How deep arrays and objects may be nested
@@ -160,8 +160,8 @@ _PLAIN_LIST = r"^\[[^\[\]{}\n\r]*\]$"
 _CONTROL = r"[\x00-\x1f]"
 
 
-#: Makes a row, its values by column, of an object
-Translate = Callable[[dict[str, Any]], dict[str, Any]]
+#: Makes a row, its values by column, of an object and the place of its line; InputFileError if it cannot be taken
+Translate = Callable[[dict[str, Any], str], dict[str, Any]]
 
 
 class JsonLines:
@@ -256,10 +256,7 @@ class TranslatedLines:
         document, has_repeated = object_of(row)
         if has_repeated:
             refuse_repeated(document)
-        try:
-            return self._row_of(document)
-        except TagMatchError as error:
-            raise InputFileError(f"{place}: {error}") from None
+        return self._row_of(document, place)
 
 
 def object_of(row: bytes) -> tuple[dict[str, Any], bool]:
@@ -364,7 +361,7 @@ def tag_lines(texts: Sequence[bytes], kind: pa.ListType) -> pa.Array | None:
 
 
 def json_values(values: pa.Array) -> pa.Array:
-    """JSON text, on one line, of numbers, times, strings, and lists and structs of these.
+    """JSON text, on one line, of numbers, times, strings, and lists and structs of these; decimals are strings.
 
     Nulls stay null, and so do NaN and infinities, which have no form in JSON.
     """
@@ -383,7 +380,7 @@ def json_values(values: pa.Array) -> pa.Array:
     if pa.types.is_floating(kind):
         values = pc.replace_with_mask(values, pc.invert(pc.is_finite(values)).fill_null(False), pa.scalar(None, kind))
     texts = values.cast(_TEXT)
-    if pa.types.is_temporal(kind):
+    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):  # readers would take digits from a number
         return concatenated('"', texts, '"')
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         return texts

@@ -283,7 +283,7 @@ class _Reading(NamedTuple):
                 there = [column for column in columns if column.name in names]
                 for column in there:
                     column.check(pa.nulls(0, schema.field(column.name).type), column.label(name), first_row=0)
-                for batch in file.iter_batches(_BATCH_ROWS, columns=[column.name for column in there]):
+                for batch in _batches(file, [column.name for column in there]):
                     yield from joined(self._usable(without_extensions(batch), first_row, name, columns))
                     first_row += len(batch)
                 return first_row
@@ -309,6 +309,18 @@ class _Reading(NamedTuple):
                 self.invalid.found(error)
             return
         yield rows_from(whole, first)
+
+
+def _batches(file: pq.ParquetFile, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """The columns of a file; a batch with dictionaries within lists or structs cannot be of several row groups."""
+    apart = any(map(_has_dictionary_within, map(file.schema_arrow.field, names)))
+    for groups in [[each] for each in range(file.num_row_groups)] if apart else [None]:
+        yield from file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=names)
+
+
+def _has_dictionary_within(field: pa.Field) -> bool:
+    within = [field.type.field(place) for place in range(field.type.num_fields)]
+    return any(pa.types.is_dictionary(each.type) or _has_dictionary_within(each) for each in within)
 
 
 def read_sets(

@@ -39,6 +39,10 @@ class Place(NamedTuple):
         """The error that says why it cannot be taken."""
         return NotTakenError(self.path, message, self.kind)
 
+    def never(self, why: str) -> Condition:
+        """What no message can satisfy, which is an error if the whole is so."""
+        return Condition(_NEVER, reason=self.refused(f"no message can satisfy it: {why}"))
+
     def list_of(self, given: object) -> list[tuple[Any, Place]]:
         """The items of a list, or the only one without one, with their places."""
         if not isinstance(given, list):
@@ -76,6 +80,7 @@ class Place(NamedTuple):
 
 
 _ANY, _ALL, _TEST = range(3)
+_NEVER = "never"
 
 
 class Condition(NamedTuple):
@@ -83,6 +88,12 @@ class Condition(NamedTuple):
 
     text: str
     binding: int = _TEST
+    reason: NotTakenError | None = None  # Why no message can satisfy it, if none can
+
+    @property
+    def is_never(self) -> bool:
+        """Whether no message can satisfy it."""
+        return self.text == _NEVER
 
     def within(self, binding: int) -> str:
         """The text between parts that are held together so."""
@@ -90,14 +101,14 @@ class Condition(NamedTuple):
 
 
 #: Hold for every message, and for none
-ALWAYS, NEVER = Condition("always"), Condition("never")
+ALWAYS, NEVER = Condition("always"), Condition(_NEVER)
 
 
 def every(parts: Iterable[Condition]) -> Condition:
     """All of them hold."""
     found = [part for part in dict.fromkeys(parts) if part is not ALWAYS]
-    if NEVER in found:
-        return NEVER
+    if (never := next((part for part in found if part.is_never), None)) is not None:
+        return never
     if len(found) < 2:
         return found[0] if found else ALWAYS
     return Condition(" and ".join(part.within(_ALL) if part.binding != _ALL else part.text for part in found), _ALL)
@@ -106,11 +117,11 @@ def every(parts: Iterable[Condition]) -> Condition:
 def some(parts: Sequence[Condition], least: int = 1) -> Condition:
     """So many of them hold, or more; one that is listed twice counts twice."""
     least -= parts.count(ALWAYS)
-    found = [part for part in parts if part not in (ALWAYS, NEVER)]
+    found = [part for part in parts if part is not ALWAYS and not part.is_never]
     if least <= 0:
         return ALWAYS
     if least > len(found):
-        return NEVER
+        return next((part for part in parts if part.is_never), NEVER)
     if least == len(found):
         return every(found)
     if least == 1:
@@ -121,6 +132,6 @@ def some(parts: Sequence[Condition], least: int = 1) -> Condition:
 
 def negated(part: Condition) -> Condition:
     """It does not hold."""
-    if part in (ALWAYS, NEVER):
+    if part is ALWAYS or part.is_never:
         return NEVER if part is ALWAYS else ALWAYS
     return Condition(f"not {part.within(_ALL)}")

@@ -32,7 +32,8 @@ _NAMED = {
 _ISO_NAMES = frozenset(
     {"date_optional_time", "date_optional_time_nanos", "iso8601", "date_time", "date_time_no_millis"}
 )
-EPOCHS = {"epoch_millis": 10**6, "epoch_second": _SECOND}
+MILLISECOND = 10**6
+EPOCHS = {"epoch_millis": MILLISECOND, "epoch_second": _SECOND}
 _LETTERS = {
     "y": ("year", r"\d{4}"), "u": ("year", r"\d{4}"), "M": ("month", r"\d{1,2}"), "d": ("day", r"\d{1,2}"),
     "H": ("hour", r"\d{1,2}"), "m": ("minute", r"\d{1,2}"), "s": ("second", r"\d{1,2}"), "S": ("fraction", r"\d{1,9}"),
@@ -42,18 +43,27 @@ _PIECES = re.compile(r"'([^']*)'|([yuMdHmsS])\2*|([XxZ])\3*|(.)")
 _MISSING = {"month": (1, 1), "day": (1, 1), "hour": (0, 23), "minute": (0, 59), "second": (0, 59)}
 _STEP = re.compile(r"([+-])(\d*)([yMwdhHms])|/([yMwdhHms])")
 _SECONDS = {"h": 3600, "H": 3600, "m": 60, "s": 1}
-_OF_NOW = {"w": 604_800, "d": 86_400, **_SECONDS}
+# Months and years as the Gregorian calendar has them on average
+_OF_NOW = {"y": 31_556_952, "M": 2_629_746, "w": 604_800, "d": 86_400, **_SECONDS}
+_LONGEST = {**_OF_NOW, "y": 366 * 86_400, "M": 31 * 86_400}
+# How rounding may move the bounds of a range: down, or up, by less than the unit
+_ROUNDED = {"gte": -1, "lte": 1}
 
 
 class Instant(int):
     """Nanoseconds since 1970, UTC."""
 
 
-def time_of(nanoseconds: int) -> Any:
-    """The operand for an instant."""
+def text_of_time(nanoseconds: int) -> str:
+    """An instant as texts have it."""
     seconds, fraction = divmod(nanoseconds, _SECOND)
     at = EPOCH + timedelta(seconds=seconds)
-    return typed_of("timestamp", f"{at:%Y-%m-%dT%H:%M:%S}.{fraction:09}Z".zfill(30))
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{fraction:09}Z".zfill(30)
+
+
+def time_of(nanoseconds: int) -> Any:
+    """The operand for an instant."""
+    return typed_of("timestamp", text_of_time(nanoseconds))
 
 
 def instant(given: Any, form: str, zone: object, place: Place, *, up: bool) -> Instant:
@@ -82,15 +92,27 @@ def instant(given: Any, form: str, zone: object, place: Place, *, up: bool) -> I
         raise place.refused(f"{given!r:.60} is out of the years 1 to 9999") from None
 
 
-def after_now(text: str, place: Place) -> int:
-    """How many nanoseconds later than the message's time a date such as `now-7d` is."""
-    rest, seconds = text.removeprefix("now"), 0
+def after_now(text: str, bound: str, place: Place) -> int:
+    """How many nanoseconds later than the message's time a date such as `now-7d` is, as a bound of a range."""
+    rest, seconds, units, is_rounded = text.removeprefix("now"), 0, "", False
     while rest:
         found = _STEP.match(rest)
-        if found is None or found[4] or found[3] in ("y", "M"):
-            raise place.refused(f"{text!r:.40}: now is taken with weeks, days, hours, minutes and seconds, not rounded")
-        seconds += int(found[2] or 1) * _OF_NOW[found[3]] * (1 if found[1] == "+" else -1)
+        if found is None:
+            raise place.refused(f"{text!r:.40} is no date math, such as now-7d")
+        sign, count, unit, rounded = found.groups()
+        if rounded:
+            is_rounded, seconds = True, seconds + _ROUNDED.get(bound, 0) * _LONGEST[rounded]
+        else:
+            seconds, units = seconds + int(count or 1) * _OF_NOW[unit] * (1 if sign == "+" else -1), units + unit
         rest = rest[found.end() :]
+    has_months = bool({*"yM"} & {*units})
+    if is_rounded or has_months:
+        seconds = round(seconds / _OF_NOW["d"]) * _OF_NOW["d"] if has_months else seconds
+        unit = next(each for each in "dhms" if seconds % _OF_NOW[each] == 0)
+        other = f"now{seconds // _OF_NOW[unit]:+}{unit}" if seconds else "now"
+        why = "in days, the nearest" if has_months else "which takes at least as much"
+        taken = "now is taken with weeks, days, hours, minutes and seconds, not rounded"
+        raise place.refused(f"{text!r:.40}: {taken}; give {other!r}, {why}")
     return seconds * _SECOND
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tagmatch.importing.analysis import TAKEN, Analysis, analysis_of, normalizer_of
-from tagmatch.importing.conditions import NEVER, Condition, Place, every, some
+from tagmatch.importing.conditions import Condition, Place, every, some
 from tagmatch.importing.dates import DEFAULT_FORMAT, Instant, after_now, instant, time_of
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.where.analyzers import Analyzer
@@ -23,20 +23,24 @@ from tagmatch.model.where.values import quoted
 TEXT = "text"
 GEO_POINT = "geo_point"
 PERCOLATOR = "percolator"
-_WORDS = frozenset({TEXT, "match_only_text"})
-_WHOLE = frozenset({"keyword", "constant_keyword", "wildcard", "flattened"})
-_INTEGERS = frozenset({"long", "integer", "short", "byte", "unsigned_long"})
+FLATTENED = "flattened"
+OBJECTS = frozenset({"object", "nested"})
+WORDS = frozenset({TEXT, "match_only_text"})
+WHOLE = frozenset({"keyword", "constant_keyword", "wildcard"})
+INTEGERS = frozenset({"long", "integer", "short", "byte", "unsigned_long"})
 _FLOATS = frozenset({"double", "float", "half_float", "scaled_float"})
-_DATES = frozenset({"date", "date_nanos"})
+DATES = frozenset({"date", "date_nanos"})
 _OTHERS = frozenset({"boolean", "ip", "version"})
 #: Types, and how the attributes that they become are declared
 _DECLARED: Mapping[str, str] = {
-    **dict.fromkeys(_WORDS | _WHOLE, "string"), **dict.fromkeys(_INTEGERS, "int64"), "unsigned_long": "uint64",
-    **dict.fromkeys(_FLOATS, "float64"), **dict.fromkeys(_DATES, "timestamp"), "boolean": "bool", "ip": "ip",
+    **dict.fromkeys(WORDS | WHOLE, "string"), **dict.fromkeys(INTEGERS, "int64"), "unsigned_long": "uint64",
+    **dict.fromkeys(_FLOATS, "float64"), **dict.fromkeys(DATES, "timestamp"), "boolean": "bool", "ip": "ip",
     "version": "version",
 }  # fmt: skip
 # What needs no attribute: the place and the query of a document, and other names
 _NO_ATTRIBUTES = frozenset({GEO_POINT, PERCOLATOR, "alias", "object"})
+# What changes the values that documents have, before they are indexed
+_OF_DOCUMENTS = ("null_value", "copy_to", "ignore_above", "format")
 _LOOKS_LIKE_DATE = re.compile(r"\d{4}-\d\d(-\d\d.*)?|.*\|\|.*|now.*", re.DOTALL)
 _EXACT = 2**53
 _SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
@@ -54,12 +58,18 @@ class Field(NamedTuple):
     @property
     def is_text(self) -> bool:
         """Whether it has words, not one value."""
-        return self.type in _WORDS
+        return self.type in WORDS
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether messages have something of it."""
+        is_known = self.is_tags or self.type is None or self.type in _DECLARED.keys() | OBJECTS | {GEO_POINT}
+        return is_known and self.options.get("enabled") is not False
 
     @property
     def has_texts(self) -> bool:
         """Whether its values are texts, and no tags."""
-        return not self.is_tags and (self.type is None or self.type in _WORDS | _WHOLE)
+        return not self.is_tags and (self.type is None or self.type in WORDS | WHOLE)
 
     @property
     def _analyzer(self) -> str:
@@ -88,22 +98,32 @@ class Field(NamedTuple):
         """A value of the field equals the given one, as a term."""
         if self.is_tags:
             return Condition(f"tags {{{quoted(place.text_of(given))}}}")
-        if self.type in _DATES:
+        if self.type in DATES:
             return self.between({"gte": given, "lte": given}, place)
         if not self.is_form(given, place):
-            return NEVER
+            return self.no_word(given, place)
         operand = self._operand(given, place)
         return place.test(self.name, "in" if isinstance(operand, Network) else "=", operand)
 
     def equals_some(self, given: list[Any], place: Place) -> Condition:
         """A value of the field equals one of the given ones."""
-        if len(given) < 2 or self.type in _DATES:
+        if not given:
+            return place.never("the list of values is empty")
+        if len(given) < 2 or self.type in DATES:
             return some([self.equal(*each) for each in place.list_of(given)])
         if self.is_tags:
             texts = [quoted(at.text_of(each)) for each, at in place.list_of(given)]
             return Condition(f"any of tags {{{', '.join(texts)}}}")
         found = [self._operand(*each) for each in place.list_of(given) if self.is_form(*each)]
-        return place.test(self.name, "in", *found) if found else NEVER
+        return place.test(self.name, "in", *found) if found else self.no_word(given[0], place)
+
+    def no_word(self, given: str, place: Place, remedy: str = "match analyses its text") -> Condition:
+        """What a term or a pattern that is no word of the analyzer asks for."""
+        return place.never(f"the analyzer of {self.name!r} makes no word {given!r:.60}; {remedy}")
+
+    def has_part(self, text: str) -> bool:
+        """Whether the field may have texts or words with this part: words are as the analyzer makes them."""
+        return not self.is_text or self.analysis is None or self.analysis.part(text) == text
 
     def is_form(self, given: Any, place: Place) -> bool:
         """Whether the field may have this term: those of texts are what the analyzer makes."""
@@ -127,10 +147,10 @@ class Field(NamedTuple):
         kind = self.type
         if kind is None:
             return given
-        if kind in _WORDS | _WHOLE:
+        if kind in WORDS | WHOLE:
             text = str(given).lower() if isinstance(given, bool) else str(given)
             return self._normalized(text, place) if self.options.get("normalizer") else text
-        if kind in _INTEGERS | _FLOATS:
+        if kind in INTEGERS | _FLOATS:
             return _number(given, place)
         if kind == "boolean":
             if given in (True, "true"):
@@ -154,16 +174,22 @@ class Field(NamedTuple):
 
     def declared(self) -> tuple[str, Analyzer | None, str]:
         """The type of the attribute that it becomes, its analyzer, and what of the mapping is not taken."""
-        kind, what = _DECLARED.get(str(self.type), ""), "analyzer" if self.is_text else "normalizer"
+        kind = _DECLARED.get(str(self.type), "")
         if not kind:
             return "", None, f"type {self.type!r}"
+        own, lacking = self._declared_analyzer()
+        others = [f"{what} {self.options[what]!r}" for what in _OF_DOCUMENTS if what in self.options]
+        return kind, own, " and ".join([*lacking, *others])
+
+    def _declared_analyzer(self) -> tuple[Analyzer | None, list[str]]:
+        what = "analyzer" if self.is_text else "normalizer"
         name = self.options.get(what, "default" if self.is_text else None)
         if name is None:
-            return kind, None, ""
+            return None, []
         if self.is_text and self.options.get("search_analyzer", name) != name:
-            return kind, None, f"search_analyzer {self.options['search_analyzer']!r}"
+            return None, [f"search_analyzer {self.options['search_analyzer']!r}"]
         own = self.analysis.own if self.analysis else None
-        return kind, own, "" if own else f"{what} {name!r}"
+        return own, [] if own else [f"{what} {name!r}"]
 
     def between(self, body: Mapping[str, Any], place: Place) -> Condition:
         """A value of the field lies within bounds `gt`, `gte`, `lt` and `lte`; some may be missing or null."""
@@ -174,7 +200,7 @@ class Field(NamedTuple):
             raise place.refused("a range has one lower and one upper bound: gt or gte, lt or lte")
         if not given:
             return place.test(self.name, "exists")
-        is_date = self.type in _DATES
+        is_date = self.type in DATES
         if self.type is None:
             is_date = all(isinstance(each, str) and _LOOKS_LIKE_DATE.fullmatch(each) for each in given.values())
         if is_date and any(str(each).startswith("now") for each in given.values()):
@@ -192,7 +218,7 @@ class Field(NamedTuple):
         low = lower.value if lower.is_included else _next(lower.value, self, place, up=True)
         high = upper.value if upper.is_included else _next(upper.value, self, place, up=False)
         if low is None or high is None or _is_after(low, high, place):
-            return NEVER
+            return place.never("no value lies between the bounds")
         if low == high:
             return place.test(self.name, "=", made(low))
         return place.test(self.name, "between", made(low), made(high))
@@ -201,7 +227,7 @@ class Field(NamedTuple):
         """One bound, which may be the message's time."""
         if not str(given).startswith("now"):
             return self.between({**body, **dict.fromkeys(("gte", "gt", "lte", "lt")), name: given}, place)
-        return place.compared(self.name, _SIGNS[name], NOW, after_now(str(given), place.at(name)))
+        return place.compared(self.name, _SIGNS[name], NOW, after_now(str(given), name, place.at(name)))
 
     def _bounded(self, value: Any, place: Place) -> Any:
         if not self.is_form(value, place):
@@ -254,7 +280,7 @@ def _next(value: Any, field: Field, place: Place, *, up: bool) -> Any:
         return value + "\0"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise place.refused("a value just before this one cannot be named: give the bound with lte or gte")
-    if field.type in _INTEGERS:
+    if field.type in INTEGERS:
         return (math.floor(value) if up else math.ceil(value)) + step
     if isinstance(value, Instant) or (isinstance(value, int) and abs(value) >= _EXACT):
         return type(value)(value + step)
@@ -282,6 +308,9 @@ class Fields:
         #: What the index declares of attributes; `None` if that is not known
         self.declared = declared
         self._known: dict[str, Mapping[str, Any]] = {}
+        self._multi: set[str] = set()
+        #: Multi-fields that queries ask for: documents have no values by these names
+        self.asked_multi: dict[str, None] = {}
         self._settings: Mapping[str, Any] = {}
         self.is_strict = False  # Documents have no other fields
         if mapping is not None:
@@ -294,12 +323,16 @@ class Fields:
             own = Place(f"mapping.{prefix}{name}").object_of(options)
             nested = within_nested or own.get("type") == "nested"
             self._known[prefix + name] = {**own, "nested": True} if nested else own
+            self._multi.update(f"{prefix}{name}.{each}" for each in own.get("fields") or {})
             for inside in ("properties", "fields"):
                 self._add(own.get(inside) or {}, f"{prefix}{name}.", within_nested=nested)
 
     def field(self, name: str, place: Place) -> Field:
         """The field of this name; the query is refused if the mapping has none of it, or one that is not taken."""
         own = self._known.get(name)
+        ends = [each.start() for each in re.finditer(r"\.|$", name)]
+        if any(self._known.get(name[:end], {}).get("type") == FLATTENED for end in ends):
+            raise place.of(FLATTENED).refused(f"field {name!r} is of a flattened object, which is not taken")
         if name == self._tags:
             own = own or {}
             return Field(name, own.get("type"), own, is_tags=True, settings=self._settings)
@@ -313,15 +346,32 @@ class Fields:
             raise place.of("nested").refused(f"field {name!r} is nested, which is not taken")
         if "properties" in own:
             raise place.refused(f"field {name!r} is an object; give the field within it")
+        if name in self._multi:
+            self.asked_multi[name] = None
         return self._made(name)
 
     def _made(self, name: str) -> Field:
         own = self._known[name]
-        return Field(name, str(own.get("type", TEXT)), own, settings=self._settings)
+        kind = str(own.get("type", "object" if "properties" in own else TEXT))
+        return Field(name, kind, own, is_tags=name == self._tags, settings=self._settings)
+
+    def known(self, name: str) -> Field:
+        """The field of this name as documents have it; without a type if the mapping has none of it."""
+        return self._made(name) if name in self._known else Field(name, is_tags=name == self._tags)
+
+    def of_type(self, kind: str) -> list[str]:
+        """The names of the fields of a type."""
+        return [name for name, own in self._known.items() if own.get("type") == kind]
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether the words of a field are the tags of messages."""
+        return self._tags is not None
 
     def within(self, name: str) -> list[str]:
         """The fields that an object has, or only this one if it is a plain field."""
-        if "properties" not in self._known.get(name, {}):
+        own = self._known.get(name, {})
+        if "properties" not in own or own.get("nested"):
             return [name]
         return [
             each
@@ -334,7 +384,7 @@ class Fields:
     @property
     def query(self) -> str:
         """The name of the field in which queries are."""
-        return next((name for name, own in self._known.items() if own.get("type") == PERCOLATOR), "query")
+        return next(iter(self.of_type(PERCOLATOR)), "query")
 
     def attributes(self) -> Iterator[tuple[str, str, Analyzer | None, str]]:
         """Of each field that messages have: its name, and what `Field.declared` says."""

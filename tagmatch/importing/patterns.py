@@ -15,6 +15,11 @@ _QUANTIFIERS = "?*+{"
 _OPTIONAL = "~<>&#@"
 
 
+def literals(pattern: str) -> list[str]:
+    """The texts between the signs of a pattern of `wildcard`."""
+    return "".join("\0" if sign else escaped or other for escaped, sign, other in _PIECES.findall(pattern)).split("\0")
+
+
 def wildcard(attribute: str, pattern: str, place: Place, *, any_case: bool) -> Condition:
     """A text is as a pattern says, in which `*` is any text and `?` any character."""
     pieces = [(escaped or other, sign) for escaped, sign, other in _PIECES.findall(pattern)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tagmatch.importing.conditions import ALWAYS, NEVER, Condition, Place, every, negated, some
+from tagmatch.importing.conditions import ALWAYS, Condition, Place, every, negated, some
 from tagmatch.importing.fields import GEO_POINT, Field, Fields
-from tagmatch.importing.patterns import beginning, regular_expression, text_in_any_case, wildcard
+from tagmatch.importing.patterns import beginning, literals, regular_expression, text_in_any_case, wildcard
 from tagmatch.importing.places import ANYWHERE, areas_of
 
 #: Where the ids of documents are
@@ -19,6 +19,20 @@ _SCORING = frozenset({"boost", "_name", "rewrite", "lenient"})
 _OF_MATCH = frozenset(
     {"operator", "minimum_should_match", "zero_terms_query", "auto_generate_synonyms_phrase_query", *_SCORING}
 )
+# What clients of Java write in each query, although it is the default: no other value of these is taken
+_OF_NEARLY_EQUAL = {
+    "prefix_length": ("0",), "max_expansions": ("50",), "fuzzy_transpositions": ("true",), "slop": ("0",),
+}  # fmt: skip
+_DEFAULTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "match": _OF_NEARLY_EQUAL,
+    "multi_match": _OF_NEARLY_EQUAL,
+    "range": {"relation": ("intersects",)},
+    "regexp": {"flags_value": ("255", "65535")},  # ALL, in Lucene 9 and before
+}
+#: The bounds of ranges in the words of those clients, and our sides
+_SIDES = {"from": ("include_lower", "gt"), "to": ("include_upper", "lt")}
+# Words of a text are in small letters, if its analyzer makes such, and a pattern stays unchanged
+_ANY_CASE = "a pattern is compared as it is, but with case_insensitive"
 _CLAUSES = ("must", "filter", "should", "must_not")
 _SPECIFIED = re.compile(r"\s*(-?\d+)\s*(%?)\s*", re.ASCII)
 #: Scripts of `terms_set` that are numbers, or the number of terms
@@ -57,9 +71,9 @@ class Reader:
             self._every(given[name], place.at(name)) if given.get(name) is not None else [] for name in _CLAUSES
         )
         least = 0 if must or also else min(1, len(should))
-        if should and "minimum_should_match" in given:
+        if "minimum_should_match" in given and (must or also or should or never):
             at = place.at("minimum_should_match")
-            # A query that asks for nothing else needs one of these in any case
+            # A query that asks for nothing else needs one of these in any case; of no clauses, none can hold
             least = max(minimum(given["minimum_should_match"], len(should), at), least)
         return every([*must, *also, *([some(should, least)] if least else []), *map(negated, never)])
 
@@ -87,7 +101,7 @@ class Reader:
 
     def _match_none(self, body: Any, place: Place) -> Condition:
         place.object_of(body, _SCORING)
-        return NEVER
+        return place.never("it says so")
 
     # -- queries of one field ------------------------------------------------------------------------------------------
 
@@ -98,7 +112,7 @@ class Reader:
             raise place.refused(f"one field must be here, not {', '.join(given) or 'none'}")
         ((name, each),) = given.items()
         inside = place.at(name)
-        each = inside.object_of(each, {*known, *_SCORING, own}) if isinstance(each, dict) else {own: each}
+        each = _with_options(each, inside, {*known, *_SCORING, own}) if isinstance(each, dict) else {own: each}
         return self._fields.field(name, inside), each, inside
 
     def _term(self, body: Any, place: Place) -> Condition:
@@ -140,8 +154,15 @@ class Reader:
 
     def _range(self, body: Any, place: Place) -> Condition:
         known = frozenset({"gt", "gte", "lt", "lte", "format", "time_zone"})
-        field, given, at = self._field(body, place, known, "gte")
-        return field.between(given, at)
+        field, given, at = self._field(body, place, known | {*_SIDES, "include_lower", "include_upper"}, "gte")
+        bounds = {name: each for name, each in given.items() if name in known}
+        for name, (option, side) in _SIDES.items():
+            if given.get(name) is None:
+                continue
+            if bounds.keys() & {side, f"{side}e"}:
+                raise at.at(name).refused(f"{side} and {side}e are this bound, too; give one of them")
+            bounds[side if given.get(option) is False else f"{side}e"] = given[name]
+        return field.between(bounds, at)
 
     def _exists(self, body: Any, place: Place) -> Condition:
         given, inside = place.object_of(body, ("field", *_SCORING)), place.at("field")
@@ -171,14 +192,16 @@ class Reader:
     def _prefix(self, body: Any, place: Place) -> Condition:
         field, text, given, at = self._pattern(body, place)
         any_case = bool(given.get("case_insensitive"))
-        # Words of a text are in small letters, if its analyzer makes such, and the query stays unchanged
-        if not any_case and field.is_text and field.analysis and field.analysis.part(text) != text:
-            return NEVER
+        if not any_case and not field.has_part(text):
+            return field.no_word(text, at, _ANY_CASE)
         return beginning(field.name, text, at, any_case=any_case)
 
     def _wildcard(self, body: Any, place: Place) -> Condition:
         field, text, given, at = self._pattern(body, place, "wildcard")
-        return wildcard(field.name, text, at, any_case=bool(given.get("case_insensitive")))
+        any_case = bool(given.get("case_insensitive"))
+        if not any_case and not all(map(field.has_part, literals(text))):
+            return field.no_word(text, at, _ANY_CASE)
+        return wildcard(field.name, text, at, any_case=any_case)
 
     def _regexp(self, body: Any, place: Place) -> Condition:
         field, text, given, at = self._pattern(body, place, "flags", "max_determinized_states")
@@ -209,7 +232,9 @@ class Reader:
             raise place.refused(f"a text must be here, not {query!r:.60}")
         words = list(dict.fromkeys(field.words(str(query), place)))
         if not words:
-            return ALWAYS if str(given.get("zero_terms_query", "none")).lower() == "all" else NEVER
+            if str(given.get("zero_terms_query", "none")).lower() == "all":
+                return ALWAYS
+            return place.never(f"{query!r:.60} has no word")
         operator = str(given.get("operator", "or")).lower()
         if operator not in ("or", "and"):
             raise place.at("operator").refused(f"{operator!r:.40} must be or, or and")
@@ -244,7 +269,7 @@ class Reader:
 
     def _multi_match(self, body: Any, place: Place) -> Condition:
         known = {*_OF_MATCH, "query", "fields", "type", "tie_breaker", "fuzziness", "analyzer"}
-        given = place.object_of(body, known)
+        given = _with_options(body, place, known)
         kind, fields = given.get("type", "best_fields"), given.get("fields")
         if kind not in ("best_fields", "most_fields", "phrase"):
             raise place.at("type").refused(f"multi_match of type {kind!r:.40} is not taken")
@@ -269,6 +294,15 @@ class Reader:
             raise place.refused(f"messages have one location, and other queries take field {self._location!r} for it")
         self._location = name
         return Condition(f"within {area}")
+
+
+def _with_options(given: Any, place: Place, known: Iterable[str]) -> dict[str, Any]:
+    """An object with known members, without options that have their defaults."""
+    defaults = _DEFAULTS.get(place.kind, {})
+    found = place.object_of(given).items()
+    return place.object_of(
+        {name: each for name, each in found if str(each).lower() not in defaults.get(name, ())}, known
+    )
 
 
 def minimum(given: Any, count: int, place: Place) -> int:

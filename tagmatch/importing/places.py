@@ -35,9 +35,9 @@ def areas_of(body: Any, place: Place) -> tuple[list[str], str, bool]:
     fields = [name for name in given if name not in _OTHERS | own]
     if len(fields) != 1:
         raise place.refused(f"one field must be here, not {', '.join(fields) or 'none'}")
-    if given.get("distance_type", "arc") != "arc":
+    if str(given.get("distance_type", "arc")).lower() != "arc":
         raise place.at("distance_type").refused("distances are those of the sphere: arc")
-    if given.get("validation_method", "STRICT") != "STRICT":
+    if str(given.get("validation_method", "STRICT")).upper() != "STRICT":
         raise place.at("validation_method").refused("places out of the world are not taken: STRICT")
     name = fields[0]
     inside = place.at(name)
@@ -135,14 +135,14 @@ def point(given: Any, place: Place) -> tuple[float, float]:
         given = given.get("coordinates")
     if isinstance(given, dict):
         return _number(given.get("lon"), place.at("lon")), _number(given.get("lat"), place.at("lat"))
-    if isinstance(given, list) and len(given) == 2:
+    if isinstance(given, list) and len(given) in (2, 3):  # A height is not asked for
         return _number(given[0], place.at(0)), _number(given[1], place.at(1))
     if isinstance(given, str):
         if found := _PAIR.fullmatch(given):
             return float(found[2]), float(found[1])
         if found := _POINT.fullmatch(given):
             return float(found[1]), float(found[2])
-    raise place.refused(f'a point must be here, as {{"lon": …, "lat": …}}, not {given!r:.60}')
+    raise place.refused(f'a point must be here, as {{"lon": …, "lat": …}}, not {given!r:.60}; a geohash is not taken')
 
 
 def _number(given: Any, place: Place) -> float:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import Column, functions
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
@@ -25,8 +26,9 @@ from pyspark.sql.types import (
 )
 
 from tagmatch.best import asked_order, check_best, limit_of
+from tagmatch.contents import schema_of_data
 from tagmatch.embedded import TagMatch
-from tagmatch.model.arrays import F64Array, I64Array, IntArray, offsets_of
+from tagmatch.model.arrays import F64Array, I64Array, offsets_of
 from tagmatch.model.data_types import Schema, some_columns
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, ResultTooLargeError
 from tagmatch.model.input.messages import attribute_numbers, queries_of
@@ -36,7 +38,6 @@ from tagmatch.model.storage.format import Manifest, key_type_of
 from tagmatch.model.storage.repository import Repository
 from tagmatch.only import DataTest
 from tagmatch.pipeline.tags import at_most_keys
-from tagmatch.records import schema_of_data
 from tagmatch.scores import score_of
 from tagmatch.spark.columns import arrow_type
 
@@ -48,6 +49,9 @@ How = Literal["inner", "left", "semi", "anti"]
 #: Name of the column that each output adds
 _NAMES: dict[Output, str] = {"rows": "key", "lists": "keys", "counts": "count", "exists": "exists"}
 
+#: What a column is called that goes before the end
+PARTS = "tagmatch answers"
+
 #: What Spark has for keys
 KEY_TYPES = {"integer": LongType(), "string": StringType()}
 
@@ -56,10 +60,9 @@ _TEXTS = ArrayType(StringType(), containsNull=False)
 _SET = StructType([StructField("tags", _TEXTS, nullable=False), StructField("tests", _TEXTS, nullable=False)])
 
 _BATCH_KEYS = 1 << 16
-_BATCH_BYTES = 1 << 30
 
 #: Queries that are asked together, and the keys that these may have, if they are more than one: 16 MiB of numbers
-QUERIES, MOST_KEYS = 1024, 1 << 21
+QUERIES, MOST_KEYS = 4096, 1 << 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,7 @@ class Answers:
     on: tuple[StructField, ...] = ()
     explain: bool = False  # Whether each key comes with the tags and tests of its set
     skip_invalid: bool = False
+    plane: bool = False  # Whether areas and places are on the plane
     key_type: KeyType = "integer"
     fields: tuple[StructField, ...] = ()  # The columns that are added
     data: Schema = field(default_factory=dict)  # All columns of data that answers are found by, or have
@@ -113,7 +117,7 @@ class Answers:
             check_best(schema, asked.order_by, asked.score)
             asked = replace(asked, by=asked._best_by(schema))
         some_columns(asked.columns, schema)
-        equal = tuple(StructField(name, _type_of_data(kind)) for name, kind in some_columns(on, schema, "on").items())
+        equal = tuple(StructField(name, type_of_data(kind)) for name, kind in some_columns(on, schema, "on").items())
         needed = {name: schema[name] for name in (*asked.columns, *on, *asked.by, *of_only)}
         asked = replace(asked, on=equal, data=needed)
         return replace(asked, fields=asked._fields())
@@ -158,7 +162,7 @@ class Answers:
         if self.output == "exists" or (self.output == "counts" and not self.unique):
             return self
         part = replace(self, output="lists", columns=tuple(dict.fromkeys((*self.columns, *self.by))))
-        return replace(part, fields=part._fields())
+        return replace(part, fields=(StructField(PARTS, part._fields()[0].dataType, nullable=False),))
 
     def _best_by(self, schema: Schema) -> tuple[str, ...]:
         """The columns of data by which keys are the best."""
@@ -171,7 +175,7 @@ class Answers:
         if self.is_number:
             return (StructField(called, LongType() if self.output == "counts" else BooleanType(), nullable=False),)
         key = StructField("key", KEY_TYPES[self.key_type], nullable=False)
-        own = (key, *(StructField(name, _type_of_data(self.data[name])) for name in self.columns))
+        own = (key, *(StructField(name, type_of_data(self.data[name])) for name in self.columns))
         if self.explain:
             own = (key, StructField("set", _SET, nullable=False))
         if self.output == "rows":
@@ -251,7 +255,7 @@ class Answers:
         def of(name: str) -> F64Array:
             if name in self.by:
                 return as_doubles(structs.field(name))
-            (rows,) = queries_of(messages, plane=False).chunks
+            (rows,) = queries_of(messages, plane=self.plane).chunks
             return attribute_numbers(rows, 0, len(messages), name)[owners]
 
         values = score_of(self.score).values(len(structs), of)
@@ -270,21 +274,20 @@ class Answers:
         """How many keys some messages have, before those are left out that are not wanted once more."""
         return index.match_counts(messages, only=self.only)
 
-    def joined_to(self, queries: pa.RecordBatch, found: pa.Array) -> Iterator[pa.RecordBatch]:
-        """The queries and their answers, in batches of bounded size."""
-        if self.output == "rows":
-            values = found.values.flatten() if self.is_wide else [found.values]
-            added = [as_spark(each, own.dataType) for each, own in zip(values, self.fields, strict=True)]
-            yield from _key_by_key(queries, found.offsets.to_numpy(), self._schema(queries), added)
-            return
+    def spread(self, found: Column) -> Column:
+        """A row for each key of the lists that answer queries, as Spark itself makes them."""
+        outer = "_outer" if self.how == "left" else ""
+        spread: Column = getattr(functions, f"{'inline' if self.is_wide else 'explode'}{outer}")(found)
+        return spread if self.is_wide else spread.alias(self.fields[0].name)
+
+    def joined_to(self, queries: pa.RecordBatch, numbers: I64Array, found: pa.Array) -> Iterator[pa.RecordBatch]:
+        """A row for each answer, with the query that has this number, in batches of bounded size."""
         (own,) = self.fields
         answers = as_spark(found, own.dataType)
+        schema = queries.schema.append(pa.field(own.name, answers.type, nullable=False))
         for some in few_keys(found):
-            yield pa.RecordBatch.from_arrays([*queries[some].columns, answers[some]], schema=self._schema(queries))
-
-    def _schema(self, queries: pa.RecordBatch) -> pa.Schema:
-        added = [pa.field(each.name, arrow_type(each.dataType), nullable=each.nullable) for each in self.fields]
-        return pa.schema([*queries.schema, *added])
+            columns = queries.take(pa.array(numbers[some])).columns
+            yield pa.RecordBatch.from_arrays([*columns, answers[some]], schema=schema)
 
 
 def _explained(found: pa.ListArray) -> pa.ListArray:
@@ -294,7 +297,7 @@ def _explained(found: pa.ListArray) -> pa.ListArray:
     return pa.ListArray.from_arrays(found.offsets, pa.StructArray.from_arrays([keys, sets], ["key", "set"]))
 
 
-def _type_of_data(kind: pa.DataType) -> DataType:
+def type_of_data(kind: pa.DataType) -> DataType:
     """What Spark has for values of a column of data: for unsigned integers, the next larger type."""
     if pa.types.is_dictionary(kind):
         return StringType()
@@ -329,16 +332,12 @@ def signed(keys: pa.Array) -> pa.Array:
     return signed
 
 
-def _key_by_key(
-    queries: pa.RecordBatch, offsets: IntArray, schema: pa.Schema, added: Sequence[pa.Array]
-) -> Iterator[pa.RecordBatch]:
-    rows = np.repeat(np.arange(len(queries)), np.diff(offsets))
-    # Few enough for Arrow's 32-bit offsets even if all of them repeat one query that has all the bytes
-    step = max(1, min(_BATCH_KEYS, _BATCH_BYTES // max(1, queries.nbytes)))
-    for first in range(0, len(rows), step):
-        repeated = queries.take(pa.array(rows[first : first + step]))
-        own = [each.slice(first, step) for each in added]
-        yield pa.RecordBatch.from_arrays([*repeated.columns, *own], schema=schema)
+def in_short_lists(found: pa.ListArray) -> tuple[I64Array, pa.ListArray]:
+    """The keys in lists that are neither empty nor long, and the number of the list that each is a part of."""
+    offsets = found.offsets.to_numpy()
+    edges = np.unique(np.concatenate([offsets, np.arange(offsets[0], offsets[-1], _BATCH_KEYS, dtype=offsets.dtype)]))
+    numbers = np.searchsorted(offsets, edges[:-1], side="right") - 1
+    return numbers, pa.ListArray.from_arrays(edges, found.values)
 
 
 def few_keys(found: pa.Array) -> Iterator[slice]:

@@ -14,10 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_type
-from pyspark.sql.types import (
-    DataType,
-    StructType,
-)
+from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType, StructType
 
 import tagmatch.model.errors
 from tagmatch.model.errors import (
@@ -27,8 +24,8 @@ from tagmatch.model.errors import (
     TagMatchError,
 )
 from tagmatch.model.input.messages import ATTRIBUTES, TAGS, messages_in, with_own_columns
-from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, locations_of_rows, shapes_in
-from tagmatch.model.storage.repository import Repository
+from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, locations_of_rows, names_of_places, shapes_in
+from tagmatch.model.options import KeyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,29 @@ def without_invalid(tags: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_in(pa.array(np.arange(len(tags))), rows), None, tags)
 
 
-def check_types(asked: AskedColumns, schema: pa.Schema, called: Mapping[str, str]) -> None:
+def column_type(schema: StructType, column: str) -> DataType:
+    """Return the type of a column."""
+    if column not in schema.names:
+        raise InvalidTypeError(
+            f"there is no column {column!r}; there are {', '.join(map(repr, schema.names)) or 'none'}"
+        )
+    return schema[column].dataType
+
+
+def key_type_in(schema: StructType, column: str) -> KeyType:
+    """What the keys are in a column."""
+    kind = column_type(schema, column)
+    if isinstance(kind, StringType):
+        return "string"
+    if isinstance(kind, IntegralType) or (isinstance(kind, DecimalType) and kind.scale == 0):
+        return "integer"
+    raise InvalidTypeError(
+        f"column {column!r} must be a string, an integer or a decimal of scale 0, not {kind.simpleString()}; "
+        "make strings of such keys, as by hex or to_json"
+    )
+
+
+def check_types(asked: AskedColumns, schema: pa.Schema, called: Mapping[str, str], *, plane: bool) -> None:
     """See that columns have types with which they can be asked, and attributes have their own names."""
     messages = asked.messages(pa.RecordBatch.from_pylist([], schema=schema))
     places = asked.places
@@ -100,11 +119,11 @@ def check_types(asked: AskedColumns, schema: pa.Schema, called: Mapping[str, str
         raise InvalidValueError(f"attributes must have different names, none of them {taken}")
     if LOCATION in places:
         if not is_place_column(messages.schema, LOCATION):
-            kind = spark_name(schema.types[places[LOCATION]])
-            raise InvalidTypeError(f"{called[LOCATION]} must be a struct or an array of lon, lat, not {kind}")
-        locations_of_rows(messages.column(LOCATION), called[LOCATION], plane=False, first_row=0)
+            kind, names = spark_name(schema.types[places[LOCATION]]), ", ".join(names_of_places(plane=plane))
+            raise InvalidTypeError(f"{called[LOCATION]} must be a struct or an array of {names}, not {kind}")
+        locations_of_rows(messages.column(LOCATION), called[LOCATION], plane=plane, first_row=0)
     if WITHIN in places:
-        shapes_in(messages.column(WITHIN), called[WITHIN], plane=False)
+        shapes_in(messages.column(WITHIN), called[WITHIN], plane=plane)
     messages_in([with_own_columns(messages.drop_columns(list(places)))])
 
 
@@ -158,14 +177,6 @@ def errors_of_workers() -> Iterator[None]:
         if raised is None or not (isinstance(kind, type) and issubclass(kind, TagMatchError)):
             raise
         raise kind(raised[2].strip()) from error
-
-
-def on_plane(index: Repository) -> InvalidValueError:
-    """What is wrong with an index that is on the plane."""
-    return InvalidValueError(
-        f"the index {index} is on the plane, but on Spark locations and areas are lon and lat in degrees; "
-        "ask it by match_many of TagMatch.open(index, plane=True)"
-    )
 
 
 # PySpark 4.1 has no such parameter: there the zone of timestamps is UTC anyway

@@ -6,11 +6,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import arrow_udf, udtf  # type: ignore[attr-defined]
 from pyspark.sql.types import DecimalType, NullType, StructField, StructType
@@ -18,13 +16,11 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from tagmatch.embedded import TagMatch
 from tagmatch.engine import MAX_KEYS
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError, ResultTooLargeError, TagMatchError
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, ResultTooLargeError
 from tagmatch.model.input.messages import ATTRIBUTES, TAGS
-from tagmatch.model.input.places import KIND, LOCATION, WITHIN, names_of_places, shapes_in
-from tagmatch.model.kernels.sphere import BOX
+from tagmatch.model.input.places import LOCATION, WITHIN
 from tagmatch.model.storage.format import files_nbytes
-from tagmatch.model.where.areas import Box, Circle
-from tagmatch.spark.answers import Answers, Output, as_spark, in_parts, signed
+from tagmatch.spark.answers import Answers, Output, signed
 from tagmatch.spark.columns import (
     AskedColumns,
     arrow_schema,
@@ -32,7 +28,6 @@ from tagmatch.spark.columns import (
     check_types,
     reject_nulls,
     spark_name,
-    without_invalid,
 )
 from tagmatch.spark.join import check_strings
 from tagmatch.spark.session import (
@@ -44,13 +39,11 @@ from tagmatch.spark.session import (
     location_in,
     warn_of_memory,
 )
-from tagmatch.spark.ship import Shipped
+from tagmatch.spark.ship import Shipped, answered
 from tagmatch.spark.source import TagMatchSource
 
 #: What the table function is called in SQL
 MATCH = "tagmatch_match"
-
-_NO_TAGS = pa.scalar([], pa.list_(pa.string()))
 
 
 def register(spark: SparkSession) -> None:
@@ -58,6 +51,11 @@ def register(spark: SparkSession) -> None:
 
     Spark finds the data source by itself if the package is on the driver, but not a package sent by `addArtifacts`.
     Only what this call registers knows the session's settings for stores, as they are now.
+
+    `tagmatch_match(tags, index)` gives a row with `key` for each match. `attributes`, `location` and `within` are
+    as for `match_udf`; `only`, `columns`, `plane` and `snapshot`, which are constant, as for `subset_join`. All but the
+    first two may be left out, and are then given by name: `tagmatch_match(tags, index, within => region)`. A null is no
+    value, numbers may be decimals, and null tags give no row.
 
     Parameters
     ----------
@@ -88,9 +86,10 @@ def register(spark: SparkSession) -> None:
             only: AnalyzeArgument | None = None,
             columns: AnalyzeArgument | None = None,
             snapshot: AnalyzeArgument | None = None,
+            plane: AnalyzeArgument | None = None,
         ) -> _Found:
             given = {TAGS: tags, ATTRIBUTES: attributes, LOCATION: location, WITHIN: within}
-            constant = {"index": index, "only": only, "columns": columns, "snapshot": snapshot}
+            constant = {"index": index, "only": only, "columns": columns, "snapshot": snapshot, "plane": plane}
             return _analyzed(
                 settings,
                 {name: each for name, each in given.items() if each is not None},
@@ -112,6 +111,7 @@ def match_udf(
     order_by: str | None = None,
     score: str | None = None,
     explain: bool = False,
+    plane: bool = False,
     skip_invalid: bool = False,
     snapshot: SnapshotChoice = None,
 ) -> Any:
@@ -130,6 +130,8 @@ def match_udf(
         Keys; or, as `subset_join` has them, how many there are, or whether there are any.
     only, columns, limit, order_by, score, explain
         As for `subset_join`: which keys, and which columns come with them.
+    plane : bool
+        As for `subset_join`: areas are on the plane.
     skip_invalid : bool
         Tags that have a null give null, too; else they are an error.
     snapshot : int or "newest", optional
@@ -158,18 +160,19 @@ def match_udf(
     >>> spark.sql("SELECT interests_of(tags, location => struct(lon, lat)) FROM queries")  # doctest: +SKIP
     >>> spark.udf.register("interest_count", match_udf("/data/interests.index", output="counts"))  # doctest: +SKIP
     >>> spark.udf.register("best", match_udf("/data/alerts.index", limit=3, order_by="bid desc"))  # doctest: +SKIP
+    >>> queries.select(match_udf("/data/rooms.index", plane=True)("tags", location="spot"))  # doctest: +SKIP
     """
     place = location_in(SparkSession.getActiveSession(), index, "index", snapshot)
     if output == "rows":
         raise InvalidValueError("output: a function has one answer for each row, so 'lists'; explode these")
     options = {"only": only, "columns": columns, "limit": limit, "order_by": order_by, "score": score}
-    options["explain"] = explain
+    options |= {"explain": explain, "plane": plane}
     manifest = place.manifest()
-    wanted = Answers.of(place, manifest, output=output, unique=unique, **options)
+    wanted = Answers.of(place, manifest, output=output, unique=unique, skip_invalid=True, **options)
     (answer,) = wanted.fields
     check_workers(SparkSession.getActiveSession())
     warn_of_memory(SparkSession.getActiveSession(), files_nbytes(manifest))
-    shipped = Shipped.of(place, manifest, snapshot)
+    shipped = Shipped.of(place, manifest, snapshot, plane=plane)
 
     opened: list[TagMatch[Any]] = []  # each task has its own copy, which is empty at first
 
@@ -179,19 +182,20 @@ def match_udf(
     ) -> pa.Array:
         if not opened:
             opened.append(shipped.open())
-        tags = without_invalid(tags) if skip_invalid else tags
-        given = {TAGS: pc.coalesce(tags, _NO_TAGS), ATTRIBUTES: attributes, LOCATION: location, WITHIN: within}
-        queries = _messages(given)
-        asked = in_parts(queries, partial(wanted.ask, opened[0]), partial(wanted.count, opened[0]))
-        found = _together([as_spark(some, answer.dataType) for _, some in asked], arrow_type(answer.dataType))
-        return pc.if_else(tags.is_valid(), found, None) if tags.null_count else found
+        given = {ATTRIBUTES: attributes, LOCATION: location, WITHIN: within}
+        there = {name: each for name, each in given.items() if not (each is None or pa.types.is_null(each.type))}
+        queries = pa.record_batch({TAGS: tags, **there})
+        if not skip_invalid:
+            reject_nulls(tags.drop_null(), TAGS)
+        asked = _asked("match_udf", queries.schema, plane=plane)
+        return _together([*answered(opened[0], queries, asked, wanted)], arrow_type(answer.dataType))
 
     return arrow_udf(tagmatch_match, answer.dataType)
 
 
 def _together(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
     """The answers to all rows of a batch, which Spark wants in one array."""
-    if pa.types.is_list(kind) and sum(len(part.values) for part in parts) > MAX_KEYS:
+    if pa.types.is_list(kind) and sum(len(part.flatten()) for part in parts) > MAX_KEYS:
         raise ResultTooLargeError(
             "match_udf: rows that Spark gives at once have more keys than one array can hold; use subset_join, or a "
             "smaller spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -199,19 +203,7 @@ def _together(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
     return pa.concat_arrays([pa.array([], kind), *parts])
 
 
-def _messages(arguments: Mapping[str, Any]) -> pa.RecordBatch:
-    """The messages for `TagMatch.match_many` from a batch of arguments, some of them `None` or only nulls."""
-    given = {
-        name: values
-        for name, values in arguments.items()
-        if name == TAGS or not (values is None or pa.types.is_null(values.type))
-    }
-    reject_nulls(given[TAGS], TAGS)
-    batch = pa.record_batch(given)
-    return _asked("match_udf", batch.schema).messages(batch)
-
-
-def _asked(function: str, schema: pa.Schema, *, by_row: bool = False) -> AskedColumns:
+def _asked(function: str, schema: pa.Schema, *, plane: bool, by_row: bool = False) -> AskedColumns:
     """The arguments of a function that are given, as columns; by row, attributes are looked at when they come."""
     number = {name: place for place, name in enumerate(schema.names)}
     kind = schema.field(ATTRIBUTES).type if ATTRIBUTES in number else None
@@ -220,7 +212,7 @@ def _asked(function: str, schema: pa.Schema, *, by_row: bool = False) -> AskedCo
     attributes = () if kind is None or by_row else (number[ATTRIBUTES],)
     places = {name: number[name] for name in (LOCATION, WITHIN) if name in number}
     asked = AskedColumns(number[TAGS], attributes, places)
-    check_types(asked, schema, {name: f"{function}: argument {name}" for name in places})
+    check_types(asked, schema, {name: f"{function}: argument {name}" for name in places}, plane=plane)
     return asked
 
 
@@ -254,9 +246,10 @@ class _Match:
         only: str | None = None,
         columns: Any = None,
         snapshot: int | str | None = None,
+        plane: bool | None = None,
     ) -> Iterator[tuple[Any, ...]]:
         """The keys of one set of tags, and what data they have."""
-        del index, only, columns, snapshot  # what `analyze` has found
+        del index, only, columns, snapshot, plane  # what `analyze` has found
         if tags is None:
             return iter(())
         if None in tags:
@@ -265,8 +258,8 @@ class _Match:
         found: list[Any] = opened.match(
             tags,
             attributes.asDict() if isinstance(attributes, Row) else attributes,
-            location=_place_of(location),
-            within=_area_of(within) if isinstance(within, Row) else within,
+            location=_plain(location),
+            within=_plain(within),
             only=self._wanted.only,
             columns=names or None,
         )
@@ -286,8 +279,9 @@ def _of_type(field: StructField, value: Any) -> Any:
 def _constant(name: str, given: AnalyzeArgument) -> Any:
     """The value of an argument that is the same for all rows."""
     kinds = {"index": " string, the path or URI of an index", "only": " string", "columns": " array of strings"}
-    kinds["snapshot"] = f", the number of a snapshot or {NEWEST!r}"
-    if not given.isConstantExpression or (name == "index" and not isinstance(given.value, str)):
+    kinds |= {"snapshot": f", the number of a snapshot or {NEWEST!r}", "plane": ", true or false"}
+    types: dict[str, Any] = {"index": str, "plane": bool | None}
+    if not given.isConstantExpression or not isinstance(given.value, types.get(name, object)):
         raise InvalidTypeError(f"{MATCH}: argument {name} must be a constant{kinds[name]}")
     return given.value
 
@@ -296,30 +290,21 @@ def _analyzed(stores: StoreSettings, arguments: Mapping[str, AnalyzeArgument], c
     """The columns of the answer, and where workers find the index."""
     types = {name: each.dataType for name, each in arguments.items() if not isinstance(each.dataType, NullType)}
     check_strings(arguments[TAGS].dataType, f"{MATCH}: argument tags")
-    _asked(MATCH, arrow_schema(StructType([StructField(name, kind) for name, kind in types.items()])), by_row=True)
-    only, columns, snapshot = map(constant.get, ("only", "columns", "snapshot"))
+    only, columns, snapshot, plane = map(constant.get, ("only", "columns", "snapshot", "plane"))
+    plane = bool(plane)  # which may be NULL
+    schema = arrow_schema(StructType([StructField(name, kind) for name, kind in types.items()]))
+    _asked(MATCH, schema, plane=plane, by_row=True)
     place = located(stores, constant["index"], "index", snapshot)
     manifest = place.manifest()
-    wanted = Answers.of(place, manifest, output="rows", only=only, columns=columns)
-    return _Found(StructType([*wanted.fields]), index=Shipped.of(place, manifest, snapshot), wanted=wanted)
+    wanted = Answers.of(place, manifest, output="rows", only=only, columns=columns, plane=plane)
+    shipped = Shipped.of(place, manifest, snapshot, plane=plane)
+    return _Found(StructType([*wanted.fields]), index=shipped, wanted=wanted)
 
 
-def _place_of(location: Any) -> Any:
-    """Where a message is, of a struct of `lon` and `lat` in any order, or of an array, or of an array of these."""
-    if location is None:
-        return None
-    if not isinstance(location, Row) and all(isinstance(each, Row | list) for each in location):
-        return [*map(_place_of, location)]
-    numbers = (location[name] for name in names_of_places(plane=False)) if isinstance(location, Row) else location
-    return tuple(float(number) if isinstance(number, Decimal) else number for number in numbers)
-
-
-def _area_of(within: Row) -> Circle | Box:
-    """The area of a struct."""
-    fields = {name: value if name == KIND or value is None else float(value) for name, value in within.asDict().items()}
-    kind = pa.struct([(name, pa.string() if name == KIND else pa.float64()) for name in fields])
-    try:
-        (letter,), (numbers,), *_ = shapes_in(pa.array([fields], kind), "", plane=False)
-    except TagMatchError as error:
-        raise type(error)(f"{MATCH}: argument {WITHIN}{str(error).removeprefix(': row 0')}") from None
-    return Box(*numbers) if letter == BOX else Circle(*numbers[:3])
+def _plain(place: Any) -> Any:
+    """Places and areas as `TagMatch.match` takes them: structs as dicts, decimals as floats."""
+    if isinstance(place, Row):
+        return {name: _plain(value) for name, value in place.asDict().items()}
+    if isinstance(place, list):
+        return [*map(_plain, place)]
+    return float(place) if isinstance(place, Decimal) else place

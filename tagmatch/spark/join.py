@@ -14,13 +14,9 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.functions import col
 from pyspark.sql.types import (
     ArrayType,
-    ByteType,
     DataType,
     DecimalType,
-    IntegerType,
-    LongType,
     MapType,
-    ShortType,
     StringType,
     StructField,
     StructType,
@@ -40,7 +36,7 @@ from tagmatch.model.storage.byte_store import folder_of_this_process
 from tagmatch.model.storage.format import declared_in, files_nbytes
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.where.constraints import in_backquotes
-from tagmatch.partitioner.spark import Partitioned, key_type_of_rows, merge_segments, partition_sets
+from tagmatch.partitioner.spark import Partitioned, merge_segments, partition_sets
 from tagmatch.partitioner.spark.shards import REMOVED, Stored, check_removed
 from tagmatch.spark.answers import Answers, How, Output, check_equal
 from tagmatch.spark.columns import (
@@ -48,7 +44,9 @@ from tagmatch.spark.columns import (
     arrow_schema,
     arrow_type,
     check_types,
+    column_type,
     errors_of_workers,
+    key_type_in,
     spark_name,
 )
 from tagmatch.spark.session import SnapshotChoice, Strategy, check_workers, location_in, warn_of_memory, with_settings
@@ -57,17 +55,6 @@ from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
 
 #: What happens to an index that is there
 Mode = Literal["overwrite", "append", "error"]
-
-_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
-
-
-def column_type(frame: DataFrame, column: str) -> DataType:
-    """Return the type of a column."""
-    if column not in frame.columns:
-        raise InvalidTypeError(
-            f"there is no column {column!r}; there are {', '.join(map(repr, frame.columns)) or 'none'}"
-        )
-    return frame.schema[column].dataType
 
 
 def check_strings(kind: DataType, name: str) -> None:
@@ -78,7 +65,7 @@ def check_strings(kind: DataType, name: str) -> None:
 
 def check_names(names: list[str], taken: tuple[str, ...]) -> None:
     """See that no column that is left aside would be missed: one that sets may have, or one that is misspelt."""
-    check_column_names(names, taken, "or drop it, on the command line with --ignore-columns")
+    check_column_names(names, taken, "or drop it")
 
 
 def partition(
@@ -110,13 +97,14 @@ def partition(
         A set and a key a row; equal sets come together, and a set holds each key once.
     index : str or path
         Of the index: a folder that the driver and all workers mount under the same path, or a URI that they reach
-        through Arrow (`s3a://…`, `gs://…`, `abfss://…`, `hdfs://…`; see docs/spark.md).
+        through Arrow (`s3a://…`, `gs://…`, `abfss://…`, `hdfs://…`; see docs/howto/spark_deployment.md).
     mode : {"overwrite", "append", "error"}
         What happens to an index that is there already. `overwrite`: it is replaced. `append`: the rows are added to it,
-        as `add_sets` and `consolidate` would; one segment is made of them, of the stored keys of their sets, and
-        of small segments. That takes as long as there are rows, and reads the files of the index once. A key that
-        comes again has the time of the rows, others keep theirs, and those that have expired go. What a program has
-        staged stays staged. `error`: that is an error.
+        or to a new one, as `add_sets` and `consolidate` would; one segment is made of them, of the stored keys of their
+        sets, and of small segments. That takes as long as there are rows, and reads the files of the index once. A key
+        that comes again has the time of the rows, or none, others keep theirs, and those that have expired go. What a
+        program has staged stays staged; its next `consolidate` raises `IndexChangedError`, after which it calls
+        `reload`. `error`: that is an error.
     layout, max_partition_size
         As in `TagMatch`. Where rows are appended, the index has its own.
     tags, key : str
@@ -165,7 +153,7 @@ def partition(
     IndexExistsError
         The path holds something that is not an index or, with `error`, one.
     IndexChangedError
-        Another program has saved to the index while rows were being appended, which are not in it.
+        Another program has saved to the index during this. The index is as that program left it; call this again.
     IndexLockedError
         Another job works on the index; it is named.
     IndexCorruptError
@@ -197,41 +185,34 @@ def partition(
         expires = "expires"
     if removed is None and REMOVED in sets.columns:
         removed = REMOVED
-    check_strings(column_type(sets, tags), f"column {tags!r}")
-    kind = column_type(sets, key)
+    check_strings(column_type(sets.schema, tags), f"column {tags!r}")
+    key_type, kind = key_type_in(sets.schema, key), sets.schema[key].dataType
     named = [tags, key, where or "where", expires or "expires", removed or REMOVED]
     schema = data_schema(data, [*COLUMNS, *named])
-    check_names(sets.columns, (*schema, *named, "constraints", "area"))
-    if isinstance(kind, StringType):
-        cast = "string"  # without a collation: keys are compared as bytes
-    elif isinstance(kind, DecimalType) and kind.scale == 0:
-        cast = kind.simpleString()  # as which Spark reads unsigned longs
-    elif isinstance(kind, _INTEGERS):
-        cast = "long"
-    else:
-        raise InvalidTypeError(
-            f"column {key!r} must be a string, an integer or a decimal of scale 0, not {kind.simpleString()}; "
-            "make strings of such keys, as by hex or to_json"
-        )
+    known = (*schema, *named, "constraints", "area")
+    check_names(sets.columns, known)
+    # Without a collation, as keys are compared as bytes; Spark reads unsigned longs as decimals
+    plain = "string" if key_type == "string" else "long"
+    cast = kind.simpleString() if isinstance(kind, DecimalType) else plain
     sets_per_task = _checked_sets(sets_per_task)
     columns = [col(in_backquotes(tags)).alias("tags"), col(in_backquotes(key)).cast(cast).alias("key")]
     if where is not None:
-        if not isinstance(kind := column_type(sets, where), StringType):
+        if not isinstance(kind := column_type(sets.schema, where), StringType):
             raise InvalidTypeError(f"column {where!r} must be string, not {kind.simpleString()}")
         columns.append(col(in_backquotes(where)).cast("string").alias("where"))
     if expires is not None:
-        times_in(pa.array([], arrow_type(column_type(sets, expires))), f"column {expires!r}", 0)
+        times_in(pa.array([], arrow_type(column_type(sets.schema, expires))), f"column {expires!r}", 0)
         columns.append(col(in_backquotes(expires)).alias("expires"))
     if removed is not None:
-        check_removed(arrow_type(column_type(sets, removed)), append=mode == "append" and not schema)
+        check_removed(arrow_type(column_type(sets.schema, removed)), append=mode == "append" and not schema)
         columns.append(col(in_backquotes(removed)).alias(REMOVED))
     for name, check in (("constraints", constraint_rows), ("area", partial(area_rows, plane=plane))):
         if name in sets.columns:
-            check(pa.array([], arrow_type(column_type(sets, name))), f"column {name!r}")
+            check(pa.array([], arrow_type(column_type(sets.schema, name))), f"column {name!r}")
             columns.append(col(name))
     for name, wanted in schema.items():
         plain = wanted.value_type if pa.types.is_dictionary(wanted) else wanted
-        given = arrow_type(column_type(sets, name))
+        given = arrow_type(column_type(sets.schema, name))
         if family_of(given) != family_of(plain):
             raise InvalidTypeError(f"data: column {name!r} is {spark_name(given)}, which is no {text_of_type(wanted)}")
         columns.append(col(in_backquotes(name)))
@@ -245,12 +226,17 @@ def partition(
             f"data goes with a new index, and there is one at {location}: replace it (mode), append rows "
             "without data, or give them by put_many of TagMatch"
         )
-    stored.check_keys(key_type_of_rows(rows))
+    stored.check_keys(key_type)
     options = stored.options(layout, max_partition_size)
     if options.attributes or options.strict:
         raise InvalidValueError(
             f"{location} has declared attributes, which partition() does not know: add sets with TagMatch, "
             "or by the data source `tagmatch`"
+        )
+    if others := [name for name in sets.columns if name not in known]:
+        raise InvalidValueError(
+            f"columns without a meaning: {', '.join(map(repr, others))}; name those that are data of keys in data=, "
+            "and drop the others"
         )
     check_workers(spark)
     with errors_of_workers():
@@ -332,6 +318,7 @@ def subset_join(
     order_by: str | None = None,
     score: str | None = None,
     explain: bool = False,
+    plane: bool = False,
     skip_invalid: bool | None = None,
     ship_limit: int | None = None,
     folder: str | os.PathLike[str] | None = None,
@@ -342,22 +329,24 @@ def subset_join(
     With `ship`, only the columns given here go through Python: Spark reads the columns selected after the join, and
     the rows that conditions on columns of the queries leave. A stream keeps its event-time watermark.
 
-    Columns are given by name, by Spark's rules: in any case of letters, and `a.b` for a field of a struct, if no column
-    is called so; or as expressions.
+    Columns are given by name, by Spark's rules: in any case of letters, unless `spark.sql.caseSensitive` is set, and
+    `a.b` for a field of a struct, if no column is called so; or as expressions. Other columns are carried along.
 
     Parameters
     ----------
     queries : DataFrame
         One row for each query; batch or streaming.
     index : str, Path or DataFrame
-        Of an index: a folder that the driver and all workers mount under this path, or a URI of a store, from which
-        each executor copies the index once. Or interests, columns `tags` and `key`; this call makes an index of them.
+        Of an index: a folder that the driver and all workers mount under this path, or a URI of a store. From that,
+        `ship` copies the index once to each executor, and `shuffle` reads what it needs. Or interests, columns `tags`
+        and `key`; this call makes an index of them.
     unique : bool
         Give a key once for a query, not once for each matching set that carries it.
     strategy : {"auto", "ship", "shuffle"}
-        `ship`: every worker opens the whole index, memory-mapped. `shuffle`: sets and queries meet in buckets, and
-        a worker has one at a time, without keys that have expired by this call. `auto`, the default: `ship` for a
-        stream, and where the files of the index have at most `ship_limit` bytes or attributes are declared.
+        `ship`: every worker opens the whole index, memory-mapped, and leaves out keys that have expired when it matches
+        a batch. `shuffle`: sets and queries meet in buckets, and a worker has one at a time, without keys that have
+        expired by this call. `auto`, the default: `ship` for a stream, and where the files of the index have at most
+        `ship_limit` bytes or attributes are declared.
     output : {"rows", "lists", "counts", "exists"}
         `rows`: the columns of the queries and `key`, a row for each matching key; queries without a match have none.
         `lists`: the columns of the queries and `keys`, an array, a row for each query. Keys are long, or string where
@@ -367,18 +356,21 @@ def subset_join(
         With `rows`, as joins of Spark. `left`: queries without a match have one row, with null as the key. `semi` and
         `anti`: the columns of the queries alone, once, of those that have a match, or none.
     on : str or sequence of str
-        Columns of the queries that must be equal to columns of data of a key, which are called the same; a null is
-        equal to nothing.
+        Columns of the queries that must be equal to columns of data of a key, which are called the same, and are of the
+        same type, or integers of any width; a null is equal to nothing.
     tags : str or Column
         Column of the queries with their tags, an array of strings.
     attributes : str or Column, or sequence of these
-        Columns of the queries that are attributes, as those of a table are to `match_many`: bools, integers, floats or
-        strings, or arrays of these; or structs with an attribute for each field. Other columns are not attributes.
+        Columns of the queries that are attributes, as those of a table are to `match_many`: bools, numbers, strings,
+        dates or timestamps, or arrays of these, called as their column (`alias` gives another name); or structs or
+        maps, with an attribute for each field or entry. Other columns are not attributes, so without any, sets with
+        conditions match nothing.
     location, within : str or Column, optional
-        Columns of the queries, as those of a table are to `match_many`: structs of `lon` and `lat`, or arrays of these
-        two numbers, where a message is; and structs as the column `area` of `add_subscriptions`, circles or boxes in
-        which clients must be. As there, without a location no area has a message. Areas are on the sphere: tasks fail
-        for an index on the plane. Clients are where the index's folder says.
+        Columns of the queries, as those of a table are to `match_many`: where a message is, structs of `lon` and `lat`,
+        arrays of these two numbers, or arrays of such places; and structs as the column `area` of `add_subscriptions`,
+        circles or boxes in which clients must be. As there, without a location no area has a message. Clients are where
+        `save_positions` left them in the index's folder, as workers read it when they open the index or, with
+        `shuffle`, for each bucket; on a store they are nowhere.
     only : str, optional
         As for `TagMatch.match`: which keys, by their data.
     columns : sequence of str, optional
@@ -390,6 +382,9 @@ def subset_join(
     explain : bool
         Give with each key, as `set`, its set's tags and tests, which all held: a struct of `tags` and `tests`, arrays
         of strings, as `TagMatch.match_highlights` has them.
+    plane : bool
+        Whether areas are on the plane, as for `TagMatch.open`; places are then structs of `x` and `y`. An index does
+        not say: where its areas, or places of clients, are not as asked, tasks fail with `InvalidValueError`.
     skip_invalid : bool
         A query whose tags are null, or have a null, has no match, and null in place of `keys`, `count` or `exists`;
         else, the default, it is an error.
@@ -400,9 +395,10 @@ def subset_join(
         Where the index of interests is made, and stays. By default a temporary folder of this machine, which goes when
         this process ends: for Spark in local mode.
     snapshot : int or "newest", optional
-        Number of the snapshot that is asked, of those that the index keeps; or, with `ship`, `newest`: each task asks
-        the one that is current when it begins. Default: the one that is current at this call; of a stream, `newest`,
-        so that it follows the index without a restart.
+        Number of the snapshot that is asked, of those that the index keeps (`keep_snapshots` of `TagMatch`), as a job
+        needs during which others save; or, with `ship`, `newest`: each task asks the one that is current when it
+        begins. Default: the one that is current at this call; of a stream, `newest`, so that it follows the index
+        without a restart.
 
     Returns
     -------
@@ -430,7 +426,7 @@ def subset_join(
     settings = with_settings(queries.sparkSession, strategy=strategy, ship_limit=ship_limit, skip_invalid=skip_invalid)
     strategy, ship_limit, skip_invalid = settings
     check_one_of("strategy", strategy, get_args(Strategy))
-    asked = _asked(queries, tags, _listed(attributes), location, within, _listed(on))
+    asked = _asked(queries, tags, _listed(attributes), location, within, _listed(on), plane=plane)
     if isinstance(index, DataFrame):
         if index.isStreaming:
             raise InvalidValueError(
@@ -438,7 +434,7 @@ def subset_join(
                 'interests.writeStream.format("tagmatch"), and give its path: a stream of queries follows the index'
             )
         folder = folder_of_this_process() if folder is None else folder
-        partition(index, folder)
+        partition(index, folder, plane=plane)
         place = location_in(index.sparkSession, folder, "folder")
     elif folder is not None:
         raise InvalidValueError("folder is where the index of interests is made; index names one that is there")
@@ -446,7 +442,7 @@ def subset_join(
         place = location_in(queries.sparkSession, index, "index", snapshot)
     manifest = place.manifest()
     options = {"only": only, "columns": columns, "limit": limit, "order_by": order_by, "score": score}
-    options["explain"] = explain
+    options |= {"explain": explain, "plane": plane}
     join: Any = {"how": how, "skip_invalid": skip_invalid, "on": [each.name for each in asked if each.of == ON]}
     answers = Answers.of(place, manifest, output=output, unique=unique, **options, **join)
     answers.check_names(queries.columns)
@@ -459,7 +455,7 @@ def subset_join(
         strategy = "ship" if ships else "shuffle"
     if strategy == "ship":
         warn_of_memory(queries.sparkSession, files_nbytes(manifest))
-        shipped = Shipped.of(place, manifest, snapshot, follows=queries.isStreaming)
+        shipped = Shipped.of(place, manifest, snapshot, plane=plane, follows=queries.isStreaming)
         return ship_join(queries, shipped, asked=_numbered(asked), columns=[*map(_packed, asked)], answers=answers)
     if is_declared:
         raise InvalidValueError(f"strategy 'shuffle' cannot join {place}, which has declared attributes; use 'ship'")
@@ -498,6 +494,8 @@ def _asked(
     location: str | Column | None,
     within: str | Column | None,
     on: Sequence[str | Column],
+    *,
+    plane: bool,
 ) -> list[_Asked]:
     """The columns that are asked for, tags first, which are of types that they can have."""
     places = [(of, given) for of, given in ((LOCATION, location), (WITHIN, within)) if given is not None]
@@ -516,7 +514,7 @@ def _asked(
         kinds = [each.kind if not _is_wrapped(each) else StructType().add(each.name, each.kind) for each in asked]
         schema = StructType([StructField(str(number), kind) for number, kind in enumerate(kinds)])
         called = {each.of: f"{each.of}: column {each.called!r}" for each in asked}
-        check_types(_numbered(asked), arrow_schema(schema), called)
+        check_types(_numbered(asked), arrow_schema(schema), called, plane=plane)
     return asked
 
 

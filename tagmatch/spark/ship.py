@@ -20,7 +20,7 @@ from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import Manifest, key_type_of
 from tagmatch.model.storage.repository import Repository
 from tagmatch.spark.answers import Answers, as_spark, few_keys, in_parts
-from tagmatch.spark.columns import AskedColumns, on_plane, reject_nulls, without_invalid
+from tagmatch.spark.columns import AskedColumns, reject_nulls, without_invalid
 from tagmatch.spark.session import NEWEST, SnapshotChoice
 
 if TYPE_CHECKING:
@@ -37,29 +37,33 @@ class Shipped:
 
     location: Repository
     key_type: KeyType
+    plane: bool
     snapshot: str | None  # The name of the snapshot; `None`: the current one
 
     @classmethod
     def of(
-        cls, location: Repository, manifest: Manifest, snapshot: SnapshotChoice, *, follows: bool = False
+        cls,
+        location: Repository,
+        manifest: Manifest,
+        snapshot: SnapshotChoice,
+        *,
+        plane: bool,
+        follows: bool = False,
     ) -> Shipped:
         """The index with this manifest or, if it is asked for or `follows`, as it will be."""
         name = None if snapshot == NEWEST or (follows and snapshot is None) else str(manifest["snapshot"])
-        return cls(location, key_type_of(manifest), name)
+        return cls(location, key_type_of(manifest), plane, name)
 
     def open(self) -> TagMatch[Any]:
         """The index; opened where this worker has not opened it, or another snapshot of it."""
         try:
             return self._opened()
-        except InvalidValueError:
+        except InvalidValueError as error:
             found = key_type_of(self.location.manifest())
-            if found == self.key_type:
-                _reject_plane(self.location, self.key_type)
-                raise
-            raise InvalidValueError(
-                f'the index {self.location} had key_type "{self.key_type}" when the join began, and has "{found}" now; '
-                "begin it anew"
-            ) from None
+            wrong = f": {error}"
+            if found != self.key_type:
+                wrong = f' had key_type "{self.key_type}" when the join began, and has "{found}" now; begin it anew'
+            raise InvalidValueError(f"the index {self.location}{wrong}") from None
 
     def _opened(self) -> TagMatch[Any]:
         asked, held = _opened.get(str(self.location), (self, None))
@@ -68,7 +72,8 @@ class Shipped:
                 held.reload()
             return held
         self._check_snapshot()
-        index = _open(self.location, self.key_type)
+        found: Any = self.location  # with its credentials, which no address has
+        index = TagMatch.open(found, threads=1, device="cpu", key_type=self.key_type, plane=self.plane)
         self._check_snapshot()
         _opened[str(self.location)] = self, index
         if held is not None:
@@ -103,13 +108,9 @@ def ship_join(
     found = functions.arrow_udf(tagmatch_ship, answers.of_query)(functions.struct(*columns))  # type: ignore[attr-defined]
     if answers.how in ("semi", "anti"):
         return queries.where(found)
-    name = answers.fields[0].name
     if answers.output != "rows":  # spread over one row: of columns that it only computes, Spark may compute some twice
-        return queries.select("*", functions.explode(functions.array(found)).alias(name))
-    outer = "_outer" if answers.how == "left" else ""
-    if answers.is_wide:
-        return queries.select("*", getattr(functions, f"inline{outer}")(found))
-    return queries.select("*", getattr(functions, f"explode{outer}")(found).alias(name))
+        return queries.select("*", functions.explode(functions.array(found)).alias(answers.fields[0].name))
+    return queries.select("*", answers.spread(found))
 
 
 def answered(
@@ -142,18 +143,3 @@ def answered(
     ):
         every = pc.fill_null(pc.invert(found), fill_value=True) if answers.how == "anti" else found
         yield from (every[part] for part in few_keys(every))
-
-
-def _open(location: Repository, key_type: KeyType, *, plane: bool = False) -> TagMatch[Any]:
-    # With the location's credentials, which no address has
-    found: Any = location
-    return TagMatch.open(found, threads=1, device="cpu", key_type=key_type, plane=plane)
-
-
-def _reject_plane(location: Repository, key_type: KeyType) -> None:
-    """InvalidValueError if an index that cannot be opened on the sphere is one on the plane."""
-    try:
-        _open(location, key_type, plane=True).close()
-    except InvalidValueError:
-        return
-    raise on_plane(location) from None

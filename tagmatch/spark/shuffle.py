@@ -9,7 +9,8 @@ answers, exactly. Tags and attributes by which no set is met send a query nowher
 nearly all of these, as long as it stays small.
 
 What goes through the shuffle are batches of sets and of queries, which Spark sorts by bucket, those of sets first. So a
-worker has the sets of one bucket at a time, and queries pass by.
+worker has the sets of one bucket at a time, and queries pass by. It gives a row for a query and a bucket, with an array
+of keys, which Spark spreads over rows: so Python and Arrow have the query's columns once there, not once for each key.
 
 Each query also has a *home*, a bucket with nothing but the sets that are met by nothing; each home has all of them. A
 query goes there if such sets are stored, and if the answers of all buckets have to be merged: then only the query at
@@ -21,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -59,6 +62,7 @@ from tagmatch.partitioner.spark.batches import (
     chunks_of,
     deserialized,
     for_each,
+    gathered,
     groups_by_hash,
     in_groups,
     labels_for,
@@ -67,8 +71,8 @@ from tagmatch.partitioner.spark.batches import (
     sorted_by_number,
     tasks_at_once,
 )
-from tagmatch.spark.answers import Answers, as_spark, in_parts
-from tagmatch.spark.columns import AskedColumns, on_plane, reject_nulls
+from tagmatch.spark.answers import PARTS, Answers, as_spark, in_parts, in_short_lists
+from tagmatch.spark.columns import AskedColumns, reject_nulls
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -265,6 +269,9 @@ def _count_by_tags(index: InPlace, segment: Segment, meeting: Meeting, few: int,
     return meeting.hashes[many], met[many].astype(np.int64), (), has_empty, meeting.hashes[some]
 
 
+# Of queries that are asked together: a shuffle's batches are smaller, and each costs half a millisecond
+_GATHERED_BYTES = 1 << 22
+
 #: Stored sets that a bucket has, about, and at least where tags are so frequent that their sets are spread over buckets
 BUCKET_SETS, FEWEST_SETS = 500_000, 10_000
 
@@ -304,7 +311,7 @@ def shuffle_join(
     labels = labels_for(spark, buckets.count, 2).reshape(-1)
     merged = answers.unique or answers.limit is not None or answers.output != "rows" or answers.how == "left"
     schema = queries.schema
-    part = answers.of_part if merged else answers
+    part = answers.of_part
     plan = Shuffle(index, name, now_us(), buckets, labels, asked, part)
     at_home = merged or buckets.has_others
 
@@ -329,7 +336,8 @@ def shuffle_join(
     sent = sent.union(numbered.mapInArrow(tagmatch_send_queries, SERIALIZED))
     met = sorted_by_number(sent, buckets.count)
     if not merged:
-        return met.mapInArrow(tagmatch_match_buckets, StructType([*schema.fields, *answers.fields]))
+        found = met.mapInArrow(tagmatch_match_buckets, StructType([*schema.fields, *part.fields]))
+        return found.select("*", answers.spread(functions.col(PARTS))).drop(PARTS)
     of_part = StructType([StructField("id", LongType()), StructField("query", schema), *part.fields])
     whole = (
         met.mapInArrow(tagmatch_match_buckets, of_part)
@@ -350,9 +358,7 @@ def shuffle_join(
         best = functions.arrow_udf(tagmatch_best, answers.of_query)  # type: ignore[attr-defined]
         whole = whole.select("query", best(functions.struct("query", "answer")).alias("answer"))
     if answers.output == "rows":
-        outer = "_outer" if answers.how == "left" else ""
-        spread = getattr(functions, f"{'inline' if answers.is_wide else 'explode'}{outer}")("answer")
-        return whole.select("query.*", spread if answers.is_wide else spread.alias("key"))
+        return whole.select("query.*", answers.spread(functions.col("answer")))
     return whole.select("query.*", functions.col("answer").alias(answers.fields[0].name))
 
 
@@ -362,7 +368,7 @@ def _together(answers: Answers) -> Column:
         return functions.max("exists")
     if answers.output == "counts" and not answers.unique:
         return functions.sum("count")
-    keys = functions.flatten(functions.collect_list("keys"))
+    keys = functions.flatten(functions.collect_list(PARTS))
     keys = functions.array_distinct(keys) if answers.unique and answers.limit is None else keys
     return functions.size(keys).cast("long") if answers.output == "counts" else keys
 
@@ -402,7 +408,7 @@ def sent_queries(
         at_homes = elsewhere = pa.RecordBatch.from_struct_array(structs)
         reject_nulls(at_homes.column(plan.asked.tags), plan.asked.name_of_tags)
         messages = plan.asked.messages(at_homes)
-        without_locations(messages, plane=False)  # also of those that meet no set
+        without_locations(messages, plane=plan.answers.plane)  # also of those that meet no set
         if merged:
             names = ["id", "query", "message", *(f"on {number}" for number in range(len(plan.asked.on)))]
             own = [messages.to_struct_array(), *(at_homes.column(number) for number in plan.asked.on)]
@@ -489,16 +495,19 @@ class _Bucket(TagMatch[Any]):
         if plan.answers.data:
             records = _records(every, [batch.column("data").flatten() for batch in batches], plan.answers.data)
         snapshot = Snapshot((replace(numbered, keys=keys, records=records),))
+        options = MatchOptions(device="cpu", plane=plan.answers.plane)
         try:
-            self._engine = LocalEngine(None, snapshot, LayoutOptions(), StagingOptions(), MatchOptions(device="cpu"))
+            self._engine = LocalEngine(None, snapshot, LayoutOptions(), StagingOptions(), options)
             self._place_clients(keys, plan)
-        except InvalidValueError:  # of areas and places alone
-            raise on_plane(plan.index) from None
+        except InvalidValueError as error:  # of areas and places alone
+            raise InvalidValueError(f"the index {plan.index}: {error}") from None
 
     def _place_clients(self, keys: KeyTable, plan: Shuffle) -> None:
         """Put the clients of these keys where the folder says, if a message asks for that."""
-        folder = plan.index.changeable
-        saved = open_positions(folder, plan.answers.key_type, plane=False) if plan.asked.places and folder else None
+        folder, answers = plan.index.changeable, plan.answers
+        if folder is None or not plan.asked.places:
+            return
+        saved = open_positions(folder, answers.key_type, plane=answers.plane)
         if saved is not None:
             here = pc.is_in(saved.keys, keys.column(keys.keys.values))
             some = here.to_numpy(zero_copy_only=False)
@@ -526,24 +535,29 @@ def _records(table: KeyTable, structs: list[pa.Array], data: Schema) -> RecordTa
 
 def matched(batches: Iterable[pa.RecordBatch], plan: Shuffle, *, merged: bool) -> Iterator[pa.RecordBatch]:
     """One task: batches by bucket, sets first; gives rows of the outcome, or rows to merge to them."""
-    current, sets, bucket = None, list[pa.RecordBatch](), None
-    for number, records in deserialized(batches):
-        place, queries = divmod(number, 2)
-        if place != current:
-            if bucket is not None:
-                bucket.close()
-            current, sets, bucket = place, [], None
-        if not queries:
-            sets.append(records)
+    place, sets = -1, list[pa.RecordBatch]()
+    for number, some in groupby(deserialized(batches), itemgetter(0)):
+        of_number = (records for _, records in some)
+        if number % 2 == 0:
+            place, sets = number // 2, list(of_number)
             continue
-        if bucket is None:
-            bucket, sets = _Bucket(sets, plan), []
-        for some, answers in _answers(bucket, records, plan, merged=merged):
-            if merged:
-                found = answers if plan.answers.is_number else pc.list_value_length(answers)
-                wanted = pc.or_(found.cast(pa.bool_()), some.column("query").is_valid())
-                some, answers = some.select(["id", "query"]).filter(wanted), answers.filter(wanted)
-            yield from plan.answers.joined_to(some, answers)
+        bucket, sets = _Bucket(sets if number // 2 == place else [], plan), []
+        for records in gathered(of_number, _GATHERED_BYTES):
+            yield from _rows(bucket, records, plan, merged=merged)
+        bucket.close()
+
+
+def _rows(bucket: TagMatch[Any], records: pa.RecordBatch, plan: Shuffle, *, merged: bool) -> Iterator[pa.RecordBatch]:
+    """Rows of the answers of a bucket to queries."""
+    for some, answers in _answers(bucket, records, plan, merged=merged):
+        if merged:
+            found = answers if plan.answers.is_number else pc.list_value_length(answers)
+            wanted = pc.or_(found.cast(pa.bool_()), some.column("query").is_valid())
+            numbers, answers = np.flatnonzero(wanted), answers.filter(wanted)
+            some = some.select(["id", "query"])
+        else:
+            numbers, answers = in_short_lists(answers)
+        yield from plan.answers.joined_to(some, numbers, answers)
 
 
 def _answers(

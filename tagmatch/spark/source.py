@@ -24,13 +24,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType, TimestampType
 
-from tagmatch.contents import pairs_of, schema_of
+from tagmatch.contents import pairs_of, schema_of, schema_of_data
 from tagmatch.model import clock
-from tagmatch.model.arrow import are_strings
 from tagmatch.model.errors import IndexChangedError, IndexNotFoundError, InvalidTypeError, InvalidValueError
 from tagmatch.model.input.subscriptions import columns_of, rows_to_store
 from tagmatch.model.layouts import empty_segment
-from tagmatch.model.options import KeyType, Layout, available_threads
+from tagmatch.model.options import Layout, available_threads
 from tagmatch.model.storage.format import CONSTRAINTS, EPOCHS, files_of, key_type_of
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.tables import Snapshot
@@ -39,8 +38,8 @@ from tagmatch.partitioner.consolidation import StagedChanges, consolidated
 from tagmatch.partitioner.local import Changes
 from tagmatch.partitioner.spark.batches import chunks_of
 from tagmatch.partitioner.spark.shards import REMOVED, Stored, check_removed, removes
-from tagmatch.spark.answers import KEY_TYPES, signed
-from tagmatch.spark.columns import arrow_schema
+from tagmatch.spark.answers import KEY_TYPES, as_spark, type_of_data
+from tagmatch.spark.columns import arrow_schema, key_type_in
 from tagmatch.spark.session import Parsers, StoreSettings, one_of, parsed, truth, whole
 
 # A column of bytes of Arrow, as which Spark has what a task hands over, holds less than 2 GiB
@@ -67,8 +66,8 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
 
     def __init__(self, index: Repository, options: Mapping[str, Any], schema: StructType, *, overwrite: bool) -> None:
         self._index, self._options, self._overwrite = index, options, overwrite
-        self._schema = arrow_schema(schema)
-        self._key_type = _key_type_in(self._schema)
+        self._replaced = index.replaced_name() if overwrite else None
+        self._schema, self._key_type = arrow_schema(schema), key_type_in(schema, "key")
         names = self._schema.names
         if REMOVED in names:
             check_removed(self._schema.field(REMOVED).type, append=not overwrite)
@@ -128,7 +127,10 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         made, _ = consolidated(before, changes, options, now=clock.now_us(), threads=available_threads())
         self._index.has_index()
         if self._overwrite:
-            self._index.save(made)
+            try:
+                self._index.save(made, known={self._replaced} if self._replaced else set())
+            except IndexChangedError:
+                raise self._index.changed_meanwhile() from None
             return
         marks = {EPOCHS: dict(list(epochs.items())[-_MOST_QUERIES:])} if epochs else {}
         self._index.append(made, stored.name, marks)
@@ -161,21 +163,6 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         return columns_of(rows, match_all=self._options.get("matchAll", False))
 
 
-def _key_type_in(schema: pa.Schema) -> KeyType:
-    """What the keys of rows are."""
-    if "key" not in schema.names:
-        raise InvalidValueError(f"there is no column 'key'; there are {', '.join(map(repr, schema.names)) or 'none'}")
-    kind = schema.field("key").type
-    if are_strings(kind):
-        return "string"
-    if pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale == 0):
-        return "integer"
-    raise InvalidTypeError(
-        f"column 'key' must be a string, an integer or a decimal of scale 0, not {kind}; make strings of such keys, as "
-        "by hex or to_json"
-    )
-
-
 _READING: Parsers = {"path": str, "snapshot": int, "setsPerPartition": whole}
 _WRITING: Parsers = {
     "path": str, "layout": one_of(Layout), "maxPartitionSize": whole, "plane": truth, "matchAll": truth
@@ -199,7 +186,7 @@ class TagMatchSource(DataSource):
         return "tagmatch"
 
     def schema(self) -> StructType:
-        """The columns of the index, as `TagMatch.to_arrow` has them, except for keys, which are long or string."""
+        """The columns of the index, as `TagMatch.to_arrow` has them; keys are long or string."""
         return _columns(self._options(_READING, " for reading")[0])
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -255,16 +242,20 @@ class _Rows(InputPartition):
 
 
 def _columns(location: Repository) -> StructType:
-    """The columns of an index, as its manifest tells them."""
+    """The columns of an index, as its manifest and its records tell them."""
     manifest = location.manifest()
+    stored = Stored(location, manifest)
     fields = [
         StructField("tags", ArrayType(StringType(), containsNull=False), nullable=False),
         StructField("key", KEY_TYPES[key_type_of(manifest)], nullable=False),
     ]
     if any(CONSTRAINTS in segment for segment in manifest["segments"]):  # which conditions and areas have
         fields.append(StructField("where", StringType()))
-    if Stored(location, manifest).expiring:
+    if stored.expiring:
         fields.append(StructField("expires", TimestampType()))
+    if stored.has_records:  # only then are tables opened; of a store, their ends
+        data = schema_of_data(location.in_place(manifest["snapshot"]).snapshot)
+        fields += [StructField(name, type_of_data(kind)) for name, kind in data.items()]
     return StructType(fields)
 
 
@@ -291,6 +282,5 @@ class _Reader(DataSourceReader):
         stored = pa.schema([there.field(name) if name in there.names else wanted.field(name) for name in wanted.names])
         rows = snapshot.segments[partition.segment]
         for batch in pairs_of(rows, stored, partition.first_row, partition.last_row):
-            columns = (signed(each) if pa.types.is_uint64(each.type) else each for each in batch.columns)
-            arrays = [column.cast(field.type) for column, field in zip(columns, wanted, strict=True)]
+            arrays = [as_spark(each, field.dataType) for each, field in zip(batch.columns, self._schema, strict=True)]
             yield pa.record_batch(arrays, schema=wanted)

@@ -284,6 +284,15 @@ def test_most_messages(tmp_path: Path, command: str) -> None:
     assert found.value("Figure 12, paper: its QoS-aware system against QoS-ignorant, at least") == 10
 
 
+def test_no_ratio_is_given_where_every_message_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that is busy otherwise: the rates are 0."""
+    monkeypatch.setattr("tagmatch_bench.figures.qos.percent_failed", lambda _: {"all": 100.0})
+    found = simulated(tmp_path, "figure12")
+    for way in ARRIVALS:
+        assert {*found.values(f"Figure 12, {way}: under 1 % fail on each channel").values()} == {0.0}
+    assert not [what for what in found.lines if " against " in what and "paper" not in what]
+
+
 MESSAGES = 50
 LEARNED = "DFGS + Smart Dispatch, learned"
 

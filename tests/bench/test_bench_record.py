@@ -14,7 +14,7 @@ from tagmatch_bench.commands.app import app
 def test_a_result_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A present one is replaced; others are left alone; a failure changes nothing."""
     small = "table1 --sets 1000 --rounds 1 --seconds 0.01 --threads 1 --allow-changes"
-    commands = {"here/one": small, "here/wrong": "table1 --sets 0", "there/two": small}
+    commands = {"here/one": small, "here/same": small, "here/wrong": "table1 --sets 0", "there/two": small}
     monkeypatch.setattr(record, "commands", lambda: commands)
     monkeypatch.setattr(record, "RESULTS", tmp_path)
     said: list[str] = []
@@ -26,6 +26,11 @@ def test_a_result_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(TagMatchError, match=r"here/wrong was not recorded: the command failed"):
         record.measure("here/wrong", said.append)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [made]
+    said.clear()
+    commands.pop("here/wrong")
+    record.measure("here/", said.append)
+    assert said == [f"here/one, here/same: tagmatch-bench {small}"]  # one run for both
+    assert (tmp_path / "here" / "same.json").read_bytes() == made.read_bytes()
 
 
 def test_results_that_are_unknown_are_named() -> None:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.agreement import index_of
 from support.browsers import chromium, violations
 from support.service import USERS, config
 from support.waiting import wait_until
@@ -22,9 +23,10 @@ from test_http import Http, served
 
 import tagmatch.broker
 from tagmatch import Box, Circle, Polygon, TagMatch
-from tagmatch.broker.config import ROLES, HttpOptions, User
+from tagmatch.broker.config import ROLES, HttpOptions, IndexOptions, User
 from tagmatch.broker.config_file import token_sha256
 from tagmatch.broker.observe import Metrics
+from tagmatch.broker.service import opened as opened_index
 from tagmatch.broker.service import serving
 
 FOLDER = Path(tagmatch.broker.__file__).parent / "console"
@@ -231,6 +233,23 @@ def test_a_user_is_offered_what_the_service_lets_it_do(browser, role, has_filter
                 page.get_by_text("No subscription is like this").first.wait_for()
             assert page.locator(".problem").count() == 0
             assert refused == []
+
+
+@pytest.mark.nightly
+def test_a_service_that_follows_an_index_offers_no_change(browser, tmp_path):
+    """It shows stored subscriptions, and refuses changes: no button may lead to one."""
+    index_of([["cat"]], [7], tmp_path / "index").close()
+    index = IndexOptions(str(tmp_path / "index"), follow=True, device="cpu", threads=1, auto_reload=0.01)
+    own = dataclasses.replace(config(), index=index, http=HttpOptions(port=0))
+    with opened_index(own) as tm, serving(tm, own) as service, opened(browser, service.http.url) as page:
+        for view in ("stored", "record?key=7", "index"):
+            page.goto(f"{service.http.url}/console/#/{view}")
+            page.locator("#loading").wait_for(state="detached")
+            page.get_by_text("cat" if view != "index" else "Sets").first.wait_for()
+            names = {*page.get_by_role("button").all_inner_texts(), *page.get_by_role("link").all_inner_texts()}
+            assert not names & {"Add one", "Change", "Remove", "Consolidate"}, view
+        page.goto(f"{service.http.url}/console/#/change?key=7")
+        page.get_by_role("heading", name="Stored subscriptions").wait_for()
 
 
 @pytest.mark.nightly

@@ -33,7 +33,7 @@ JSON = json_values(st.floats())
 #: What JSON has names for
 FINITE_JSON = json_values(st.floats(allow_nan=False, allow_infinity=False))
 NAMES = st.sampled_from(
-    ["command", "get", "unique", "plain", "coalesce", "commit", "full", "tags", "where", "within", "count_by", "score"]
+    ["command", "get", "unique", "plain", "coalesce", "apart", "commit", "full", "tags", "where", "within", "count_by"]
 )
 SUBSCRIBER_OPTIONS = st.sampled_from(["session", "keys", "every_key", "guarantee", "when_full", "linger"])
 VALUES = (

@@ -69,8 +69,8 @@ def test_each_sees_only_its_keys(sides):
         assert tm.match(["a"], columns=["tenant"])[0]["key"] == own
         assert tm.submit(["a"]).result(60) == [own]
         assert dict(tm) == {frozenset(["a"]): (own,)}
-        assert tm.to_arrow().column_names == ["tags", "key"]
-        assert tm.to_arrow()["key"].to_pylist() == [own]
+        row = {"tags": ["a"], "key": own, "tenant": "acme" if own == one else "bob", "rank": 1 if own == one else 2}
+        assert tm.to_arrow().to_pylist() == [row]
         assert (list(tm.records), len(tm), tm.stats()["keys"]) == ([own], 1, 1)
         assert (tm.get(other), tm.get(three), other in tm.records) == (None, None, False)
         assert tm.get(own).data["rank"] == (1 if own == one else 2)

@@ -276,6 +276,36 @@ def test_attributes_of_any_name_go_into_a_column(served):
             assert tm.match_many(table).to_pylist() == [[3, 6]]
 
 
+def test_a_mistake_among_single_messages_is_told_to_its_caller_alone(rng):
+    """Messages of several callers go together."""
+    declared = {"price": "int64"}
+    with TagMatch(threads=1, device="cpu", attributes=declared, strict=True) as index, remote(index) as (_, tm):
+        index.add_set([], 1, where="price > 3")
+        index.consolidate()
+        prices = [rng.choice([3, 4, "much", None]) for _ in range(200)]
+        futures = [tm.submit(["new"], {"prise": 1} if price is None else {"price": price}) for price in prices]
+        for price, future in zip(prices, futures, strict=True):
+            told = {"much": 'attribute "price": it takes an int', None: 'attribute "prise" is not declared'}.get(price)
+            if told is None:
+                assert future.result() == ([1] if price > 3 else [])
+            else:
+                with pytest.raises(InvalidValueError, match=f"^{told}"):
+                    future.result()
+
+
+def test_errors_of_single_calls_name_no_row():
+    with TagMatch(threads=1, device="cpu", strict=True) as index, remote(index) as (_, tm):
+        for call in (
+            lambda: tm.put(7, [], area={"lon": 9, "lat": 45, "metres": -1}),
+            lambda: tm.match([], {"prise": 1}),
+            lambda: tm.match([], {"prise": 1}, limit=1),
+            lambda: tm.match_count([], {"prise": 1}),
+        ):
+            with pytest.raises(InvalidValueError) as told:
+                call()
+            assert "row" not in str(told.value)
+
+
 @pytest.mark.parametrize("coalesce", [False, True])
 def test_small_batches_are_matched_together(served, monkeypatch, coalesce):
     service, client = served

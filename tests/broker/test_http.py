@@ -457,6 +457,18 @@ def test_bodies_that_cannot_be_used(many):
         ("/match_many", b"ARROW1\0\0", ARROW, "no stream of Arrow IPC"),
         ("/match_many", stream(pa.table({"tags": [["a"]]}))[:-30], ARROW, "ends"),
         ("/subscriptions", [{"key": 1, "tagss": ["a"]}], "application/json", "'tagss'"),
+        (
+            "/subscriptions",
+            [{"key": 1, "tags": ["a"], "data": {}}],
+            "application/json",
+            "each column of data as a field",
+        ),
+        (
+            "/subscriptions",
+            [{"key": 1, "tags": [], "alternatives": []}],
+            "application/json",
+            "each alternative as a row",
+        ),
         ("/subscriptions", [{"key": -1, "tags": ["a"]}], "application/json", "key"),
         ("/subscriptions", [{"tags": ["a"]}], "application/json", "key"),
         ("/subscriptions", [{"key": 1, "tags": ["a"], "name": 5}], "application/json", "'name' takes values of string"),
@@ -635,7 +647,9 @@ def test_a_deadline_is_kept(monkeypatch):
         for text in ("0", "-1", "nan", "soon", "1e9"):
             status, _, problem = client.ask("POST", "/count", {"tags": []}, Request_Timeout=text)
             assert (status, "Request-Timeout" in problem["detail"]) == (400, True)
-        assert client.ask("POST", "/count", {"tags": []}, Request_Timeout="5.5")[0] == 200
+        for path in ("/count", "/match"):
+            assert client.ask("POST", path, {"tags": []}, Request_Timeout="5.5")[0] == 200
+            assert client.ask("POST", path, {"tags": []}, Request_Timeout="1e-9")[0] == 504
         let = threading.Event()
         monkeypatch.setattr(type(service.index), "match_count", lambda *_, **__: let.wait(30))
         status, _, problem = client.ask("POST", "/count", {"tags": []}, Request_Timeout="0.05")

@@ -293,3 +293,58 @@ def test_requests_that_came_before_the_half_of_a_connection_is_closed_are_answer
         found = ends(raw)
     assert found.count(b"HTTP/1.1 200") == 3
     assert found.endswith(b'{"keys": [1]}\n')
+
+
+@pytest.mark.parametrize("then", [b"\r\n", b"POST /match HT"])
+def test_bytes_of_the_next_request_do_not_end_the_call_before_it(service, monkeypatch, then):
+    """Some old clients send an empty line behind a body."""
+    monkeypatch.setattr("tagmatch.broker.http.connection.FIRST_S", 0.1)
+    slow = Slowed(service.index, monkeypatch)
+    with connected(service) as raw:
+        raw.sendall(post("/match_many", b"[%b]" % MESSAGE))
+        assert slow.began.wait(30)
+        raw.sendall(then)
+        time.sleep(1)
+        slow.let.set()
+        assert ends(raw).startswith(b"HTTP/1.1 200 OK")  # and closed, as the rest does not come
+
+
+def test_headers_behind_a_body_are_dropped(service):
+    """They are not joined with those before it, nor kept: there may be any number of them."""
+    rows = b"[%b]" % MESSAGE
+    head = PARTS + b"Content-Type: application/json\r\nConnection: close\r\n\r\n"
+    last = b"0\r\nContent-Type: text/odd\r\nContent-Encoding: gzip\r\n\r\n"
+    found = asked(service, head + b"%x\r\n%b\r\n" % (len(rows), rows) + last)
+    assert found.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_requests_that_wait_for_others_are_bounded(service, monkeypatch):
+    """A client may send any number of them before it reads: they wait on its side of the connection."""
+    slow, count = Slowed(service.index, monkeypatch), 10_000
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nPadding: %b\r\n\r\n" % (b"x" * 200)
+    with connected(service) as raw:
+        raw.sendall(post("/match_many", b"[%b]" % MESSAGE))
+        assert slow.began.wait(30)
+        data = request * count + post("/match", MESSAGE, "Connection: close")
+        sending = threading.Thread(target=raw.sendall, args=[data])
+        sending.start()
+        time.sleep(1)
+        (connection,) = [each for each in service.http.app.connections if each._call is not None]
+        assert len(connection._after) < count // 2
+        slow.let.set()
+        found = ends(raw)
+        sending.join()
+    assert found.count(b"HTTP/1.1 200") == count + 2
+    assert found.endswith(b'{"keys": [1]}\n')
+
+
+@pytest.mark.parametrize("close", ["Connection: close", "Connection: keep-alive"])
+@pytest.mark.parametrize(("path", "more"), [("/match_many?channel=none", "A: b"), ("/publish", "Request-Timeout: 0.1")])
+def test_no_thread_waits_for_the_rest_of_a_body_after_the_answer(caplog, path, more, close):
+    with served(max_calls=1) as (service, client), contextlib.ExitStack() as stack:
+        with nothing_is_told(service, caplog):
+            for _ in range(40):  # more than there are threads
+                raw = stack.enter_context(connected(service))
+                raw.sendall(post(path, MESSAGE + b"\n" * 20_000, f"Content-Type: {NDJSON}", more, close)[:-1])
+                assert raw.recv(1000).startswith((b"HTTP/1.1 400", b"HTTP/1.1 504"))
+        assert client.ask("POST", "/count", {"tags": ["a"]})[2] == {"count": 0}

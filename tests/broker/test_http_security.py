@@ -294,6 +294,19 @@ def test_slow_clients_are_cut(monkeypatch):
         assert client.ask("POST", "/match", MESSAGE)[2] == {"keys": [1]}
 
 
+def test_a_client_that_never_reads_its_last_answer_is_cut(monkeypatch):
+    monkeypatch.setattr("tagmatch.broker.http.connection.UNREAD_S", 0.5)
+    with served() as (service, client), socket.socket() as raw:
+        rows = [{"key": key, "tags": ["a", f"{key}" + "x" * 20_000]} for key in range(1000)]
+        assert client.ask("POST", "/subscriptions", rows)[0] == 200
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.connect(("127.0.0.1", service.http.port))
+        raw.sendall(b"GET /subscriptions?limit=1000 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert raw.recv(12) == b"HTTP/1.1 200"
+        client.close()
+        wait_until(lambda: not service.http.app.connections)
+
+
 def test_a_stream_whose_client_has_had_an_answer_may_be_silent(monkeypatch):
     monkeypatch.setattr("tagmatch.broker.http.call.FIRST_S", 0.3)
     with served() as (service, _), contextlib.ExitStack() as stack:

@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import pickle
 import socket
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +16,7 @@ from support.service import USERS
 from support.waiting import wait_until
 from test_flight_security import EXPIRED, VALID
 from test_http import served
+from test_http_connections import nothing_is_told
 from test_http_notifications import AT_LEAST_ONCE, both, published  # noqa: F401 - a fixture
 from test_http_security import ends
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -268,13 +271,26 @@ def test_frames_that_are_odd(both, frames, code):  # noqa: F811
     with raw_socket(service, frames) as raw:
         found = b""
         if code is None:
-            while not found.endswith(b"\x8a\x01p") and b"\x8a\x01p\x81" not in found:
-                found += raw.recv(1000)
+            while b"\x8a\x01p" not in found:
+                found += raw.recv(1000) or pytest.fail("the connection is closed")
             raw.sendall(sent(Opcode.CLOSE, b"\x03\xe8"))
         found += ends(raw)
+    assert found.startswith(b"HTTP/1.1 101 ")
     close = b"\x88\x00" if code == 1005 else (code or 1000).to_bytes(2, "big")
     assert close in found
     wait_until(lambda: service.limits.stats()["calls"] == 0)
+
+
+def test_what_is_said_after_the_end_is_dropped(both, caplog):  # noqa: F811
+    service, _ = both
+    with nothing_is_told(service, caplog), raw_socket(service, sent(Opcode.TEXT, b"[")) as raw:
+        found = b""
+        while b"\x88\x02\x03\xf0" not in found:  # closed, with the code 1008
+            found += raw.recv(1000)
+        for frame in (sent(Opcode.TEXT, b"{}"), sent(Opcode.PING, b"p"), sent(Opcode.CLOSE, b"\x03\xe8")):
+            raw.sendall(frame)
+            time.sleep(0.05)  # so that each is read alone
+        ends(raw)
 
 
 def test_compressed_frames_are_bounded_when_they_are_decompressed():
@@ -316,3 +332,62 @@ def test_a_client_that_sends_much_and_reads_nothing_is_bounded(both):  # noqa: F
         assert connection._socket._unread < 2 << 20
         assert connection.transport.get_write_buffer_size() < 2 << 20
     wait_until(lambda: service.limits.stats()["calls"] == 0)
+
+
+def test_a_client_that_closes_it_reads_what_was_sent_before(both, caplog):  # noqa: F811
+    """Also if much waits to be written: nothing is told, and the connection is not cut."""
+    service, client = both
+    with nothing_is_told(service, caplog), raw_socket(service) as raw:
+        raw.recv(1000)
+        raw.sendall(sent(Opcode.TEXT, b'{"follow": [7]}'))
+        wait_until(lambda: service.subscribers.sessions.stats()["keys"] == 1)
+        (connection,) = [each for each in service.http.app.connections if each._socket is not None]
+        while connection.may_write is None:
+            assert client.ask("POST", "/publish", [{"tags": ["cat"], "payload": "x" * 10_000}] * 50)[0] == 200
+        raw.sendall(sent(Opcode.CLOSE, b"\x03\xe8"))
+        time.sleep(1)
+        assert ends(raw).endswith(b"\x88\x02\x03\xe8")
+
+
+def test_all_messages_are_published_of_a_client_that_does_not_wait_for_answers(both, caplog):  # noqa: F811
+    service, _ = both
+    with nothing_is_told(service, caplog):
+        with connected(service, "session=s") as ws:
+            for number in range(20):
+                say(ws, publish={"tags": ["cat"], "id": f"m{number}"})
+        wait_until(lambda: service.limits.stats()["calls"] == 0)
+    assert service.subscribers.hub.stats()["in"] == 20
+
+
+def test_a_client_that_has_gone_waits_for_no_rate(caplog, monkeypatch):
+    """Its call ends at once, not when the rate allows all of these keys."""
+    monkeypatch.setattr("tagmatch.broker.http.notifications.PULSE_S", 1000.0)
+    with served(rate=10.0) as (service, _), nothing_is_told(service, caplog), raw_socket(service) as raw:
+        raw.recv(1000)
+        raw.sendall(sent(Opcode.TEXT, b'{"follow": [%b]}' % b",".join(b"%d" % key for key in range(3000))))
+        time.sleep(0.5)
+        raw.sendall(sent(Opcode.CLOSE, b"\x03\xe8"))
+
+
+def test_a_client_whose_texts_wait_to_be_read_may_answer_a_ping_later(monkeypatch):
+    monkeypatch.setattr("tagmatch.broker.http.notifications.PULSE_S", 0.1)
+    monkeypatch.setattr("tagmatch.broker.http.sockets._PONG_S", 0.3)
+    with served(rate=100.0) as (service, _), connected(service, "session=s") as ws:
+        event(ws)
+        say(ws, follow=[*range(500)])  # for which the rate has room in some seconds
+        ws.send('{"unfollow": []}' + " " * 100_000)
+        say(ws, publish={"tags": []})
+        assert event(ws)["event"] in ("published", "refused")
+
+
+def test_empty_frames_take_no_memory(both):  # noqa: F811
+    service, _ = both
+    with raw_socket(service) as raw:
+        raw.recv(1000)
+        (connection,) = [each for each in service.http.app.connections if each._socket is not None]
+        raw.sendall(sent(Opcode.TEXT, b'{"publish"', fin=False) + sent(Opcode.CONT, b"", fin=False) * 100_000)
+        raw.sendall(sent(Opcode.PING, b"p"))
+        assert raw.recv(1000) == b"\x8a\x01p"
+        assert len(pickle.dumps(connection._socket._part)) < 1000
+        raw.sendall(sent(Opcode.CONT, b': {"tags": []}}'))
+        assert b"published" in raw.recv(1000)

@@ -181,6 +181,15 @@ def test_a_subscriber_that_waits_is_woken(end):
                 waiting.result(60)
 
 
+def test_the_last_one_that_is_acknowledged_goes_too():
+    outbox = outbox_of("at_least_once")
+    outbox.offer(notifications([b"a", b"b", b"c"]))
+    outbox.take(outbox.connect())
+    outbox.acknowledge(2)
+    assert (outbox.stats()["delivered"], outbox.progress()) == (2, (2, 3))
+    assert outbox.take(outbox.connect())["payload"].to_pylist() == [b"c"]
+
+
 def test_bytes_that_are_taken_at_once_are_bounded():
     outbox = outbox_of()
     connection = outbox.connect()

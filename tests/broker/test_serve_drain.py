@@ -203,9 +203,12 @@ def test_a_service_that_ends_gives_subscribers_what_waits():
 
 @pytest.mark.slow
 def test_kill_9_of_the_server_and_a_new_one_at_its_place(path):
-    served = Served(path, "--port", 0, "--config", written(path.parent, "[metrics]\nenabled = false"))
-    with connect(served.url) as tm, ThreadPoolExecutor(1) as thread:
-        stop, found = threading.Event(), []
+    # HTTP would have the next port, which another test may take
+    config = written(path.parent, "[metrics]\nenabled = false\n[http]\nenabled = false")
+    served, stop = Served(path, "--port", 0, "--config", config), threading.Event()
+    with connect(served.url) as tm, ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as ending:
+        ending.callback(stop.set)
+        found = []
 
         def ask():
             while not stop.is_set() and len(found) < 100_000:
@@ -218,7 +221,7 @@ def test_kill_9_of_the_server_and_a_new_one_at_its_place(path):
         until(lambda: len(found) > 100)
         served.kill()
         until(lambda: found[-1] is UnavailableError)
-        again = Served(path, "--port", served.url.rpartition(":")[2], "--config", path.parent / "service.toml")
+        again = Served(path, "--port", served.url.rpartition(":")[2], "--config", config)
         until(lambda: found[-1] is type(None))
         stop.set()
         asking.result(60)

@@ -363,3 +363,20 @@ def test_data_comes_from_files(tmp_path, form, command):
     file.write_bytes(as_json_lines([{"key": 1, "tags": ["a"], "rank": 7}]))
     done("put", index, file, "--format", "jsonl")
     assert json.loads(done("get", index, 1))["data"] == {"rank": 7}
+
+
+def test_null_tags_of_some_files_and_rows_are_put_with_data(tmp_path):
+    """A condition is enough, also with rows between them that cannot be used."""
+    schema = pa.schema({"key": pa.int64(), "tags": pa.list_(pa.string()), "where": pa.string(), "tenant": pa.string()})
+    rows = [(1, ["a"], None, "x"), (2, None, "price < 5", "x"), (-3, ["a"], None, "x"), (4, ["d"], None, "y")]
+    folder, index = tmp_path / "sets", tmp_path / "index"
+    folder.mkdir()
+    for name, some in (("1", rows[:1]), ("2", rows[1:])):
+        pq.write_table(
+            pa.table([list(each) for each in zip(*some, strict=True)], schema=schema), folder / f"{name}.parquet"
+        )
+    for places in (["build", folder, index], ["put", index, folder]):
+        done(*places, "--data=tenant=string", "--skip-invalid")
+        with TagMatch.open(index) as tm:
+            found = {key: (sorted(each.tags), each.where, each.data["tenant"]) for key, each in tm.records.items()}
+        assert found == {1: (["a"], None, "x"), 2: ([], "price < 5", "x"), 4: (["d"], None, "y")}

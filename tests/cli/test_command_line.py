@@ -225,6 +225,24 @@ def test_an_index_is_replaced_only_with_overwrite(tmp_path):
         assert tm.stats()["layout"] == "balanced"
 
 
+@pytest.mark.parametrize("options", [[], ["--overwrite"]], ids=str)
+def test_what_another_program_saves_during_a_build_stays(tmp_path, monkeypatch, options):
+    index, consolidate = tmp_path / "index", TagMatch.consolidate
+    if options:
+        index_of([["older"]], [1], index).close()
+
+    def late(tm: TagMatch[int], **given: Any) -> Any:
+        monkeypatch.setattr(TagMatch, "consolidate", consolidate)
+        index_of([["other"]], [7], index).close()
+        return tm.consolidate(**given)
+
+    monkeypatch.setattr(TagMatch, "consolidate", late)
+    sets = write(tmp_path / "sets.jsonl", [{"tags": ["newer"], "key": 2}])
+    assert "another program has saved changes to the index" in refused("build", sets, index, *options)
+    with TagMatch.open(index) as tm:
+        assert tm.match(["older", "newer", "other"]) == ([1, 7] if options else [7])
+
+
 def test_build_does_not_touch_other_folders_and_files(data, tmp_path):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
@@ -233,6 +251,17 @@ def test_build_does_not_touch_other_folders_and_files(data, tmp_path):
     for name in ("file", "folder"):
         assert name in refused("build", data.folder / "sets", tmp_path / name, "--overwrite")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_dictionaries_in_lists_may_be_of_several_row_groups(tmp_path):
+    """Arrow reads no batch of such a column that two of them have."""
+    lists = pa.array([["a"], ["b", "c"], []] * 100, pa.list_(pa.dictionary(pa.int32(), pa.string())))
+    table = pa.table({"tags": lists, "key": pa.array(range(300), pa.uint64())})
+    for size in (7, 100, 1000):
+        pq.write_table(table, tmp_path / "sets.parquet", row_group_size=size)
+        done("build", tmp_path / "sets.parquet", tmp_path / "index", "--overwrite")
+        with TagMatch.open(tmp_path / "index") as tm:
+            assert sorted(tm.match(["b", "c"])) == [key for key in range(300) if key % 3]
 
 
 def parquet(**columns: Any) -> Callable[[Path], object]:

@@ -6,9 +6,11 @@ numbered grow several times, as does the memory for the tags themselves.
 
 import asyncio
 import contextlib
+import math
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -377,8 +379,8 @@ def later(database: Any) -> None:
 class Cases:
     """Cases of one call that are all alike.
 
-    The states before it, after it and after `later`, and what `plain` makes of its result, are the oracle's; and the
-    answers when changes staged before it have taken effect, or after it.
+    The states before it, after it and after `later`, and what `plain` makes of its result, also of one when it has been
+    made already, are the oracle's; and the answers when changes staged before it have taken effect, or after it.
     """
 
     def __init__(self, name: str, options: dict[str, Any], folder: Path) -> None:
@@ -401,16 +403,23 @@ class Cases:
         _store(oracle)
         _stage(oracle, self.call.singles)
         self.before, self.before_in_effect = _oracle_state(oracle), _oracle_answers(oracle.staged_again())
-        asked = Case(oracle)
-        self.result = (self.call.expected or (lambda _: self.call.plain(asked, self.call.ask(asked))))(oracle)
+        self.result = self._result_of(oracle)
         self.after, self.after_in_effect = _oracle_state(oracle), _oracle_answers(oracle.staged_again())
+        self.again = self._result_of(deepcopy(oracle))
         later(oracle)
         self.later = _oracle_state(oracle)
+
+    def _result_of(self, oracle: Oracle) -> Any:
+        asked = Case(oracle)
+        return (self.call.expected or (lambda _: self.call.plain(asked, self.call.ask(asked))))(oracle)
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
         """What is so while the call is made."""
-        with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0 if self.call.segments else FEW_SETS):
+        few = 0 if self.call.segments else FEW_SETS
+        # Each look at what answers is one at its files
+        looked = patch("tagmatch.changing._FILES_LOOK_S", -math.inf)
+        with looked, patch("tagmatch.partitioner.consolidation.FEW_SETS", few):
             yield
 
     def new(self, folder: Path) -> Case:
@@ -428,6 +437,7 @@ class Cases:
             _store(tm)
         if not self.call.left:
             _stage(tm, self.call.singles)
+        tm._engine.changing._look_at = -math.inf
         return Case(tm, self._options, folder / "other")
 
 

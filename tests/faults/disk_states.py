@@ -44,7 +44,8 @@ class File:
         versions, last = [self.synced, *self.pending], rng.randrange(len(self.pending) + 1)
         some = versions[max(0, last - 1) : last + 1] if in_order else versions
         size = rng.choice([len(each) for each in some])
-        size = rng.choice([size, size, size // SECTOR * SECTOR])
+        # No shorter than each of them: a synced file is not cut
+        size = rng.choice([size, size, max(size // SECTOR * SECTOR, min(map(len, some)))])
         starts = range(0, size, SECTOR)
         parts = (
             rng.choice(some)[start : min(start + SECTOR, size)].ljust(min(SECTOR, size - start), b"\0")

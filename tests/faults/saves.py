@@ -18,6 +18,7 @@ from faults.disk_states import Disk, State
 from faults.work import Work
 from oracle import Oracle
 from support.command import as_json_lines, done
+from support.older_forms import stored_as_before
 from support.segments import segments_stay
 
 from tagmatch import TagMatch, Where, backup, restore, upgrade
@@ -256,17 +257,20 @@ def puts(run: Run) -> None:
 
 
 def upgraded(run: Run) -> None:
-    """Give conditions that were added one by one the form of one."""
-    path, tags = run.path / "index", ["both"]
-    with _stored_index(path) as tm:
+    """Give conditions that were added one by one the form of one, and those of a record the form of today."""
+    path = run.path / "index"
+    with _stored_index(path, data={"name": "string"}) as tm, stored_as_before("alternatives.folded"):
         for value in (1, 2):
-            tm.add_set(tags, 7, where=f"x = {value}")
+            tm.add_set(["both"], 7, where=f"x = {value}")
+        tm.put(8, ["put"], where="x = 1 or x = 2", data={"name": "eight"})
         tm.consolidate()
     before, after = (
-        {frozenset([*tags, Where(text)]): (7,) for text in texts} for texts in (("x = 1", "x = 2"), ("x in {1, 2}",))
+        {frozenset([tag, Where(text)]): (key,) for tag, key in (("both", 7), ("put", 8)) for text in texts}
+        for texts in (("x = 1", "x = 2"), ("x in {1, 2}",))
     )
-    run.start({"index": {**_contents(_store), **before}}, staged=True)
-    with run.step({"index": {**_contents(_store), **after}}):
+    always = {**_contents(_store), DATA: ((8, "eight"),)}
+    run.start({"index": {**always, **before}}, staged=True)
+    with run.step({"index": {**always, **after}}):
         upgrade(path)
 
 

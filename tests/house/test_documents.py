@@ -73,6 +73,10 @@ def test_limits_are_those_of_the_code() -> None:
     assert f" {options.max_queries:,}; {options.max_result_bytes >> 20} MiB " in in_flight
 
 
+def test_the_guide_to_spark_is_read_in_ten_minutes() -> None:
+    assert len(DOCUMENTS["docs/spark.md"].read_text().split()) <= 2600
+
+
 # -- start page, tutorials and how-to pages ----------------------------------------------------------------------------
 
 

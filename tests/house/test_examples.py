@@ -158,14 +158,18 @@ def test_my_alerts_by_two_workers_that_are_killed(tmp_path: Path, monkeypatch: p
     with service(tmp_path), served(tmp_path) as port:
         for number in range(8):
             asked(port, "PUT", f"/alerts/{number}", {"tags": ["lyon"], "where": f"price < {1000 + number}"})
-            assert asked(port, "GET", f"/alerts/{number}")["where"] == f"price < {1000 + number}"
+            [stored] = asked(port, "GET", "/alerts")[f"ana/{number}"]
+            assert stored["where"] == f"price < {1000 + number}"
             asked(port, "PUT", f"/alerts/{number}", {"tags": ["lyon"], "where": f"price < {900 + number}"})
         asked(port, "DELETE", "/alerts/0")
     with service(tmp_path), served(tmp_path) as port:
         expected = ["ana/centre", *(f"ana/{number}" for number in range(1, 8))]
         for _ in range(8):
-            assert asked(port, "POST", "/flats", offer) == sorted(expected)
-        assert asked(port, "GET", "/alerts/7") == {"tags": ["lyon"], "where": "price < 907"}
+            found = asked(port, "POST", "/flats", offer)
+            assert sorted(each["key"] for each in found) == sorted(expected)
+            assert {each["email"] for each in found} == {"ana@example.org"}
+        [stored] = asked(port, "GET", "/alerts")["ana/7"]
+        assert (stored["tags"], stored["where"]) == (["lyon"], "price < 907")
         offer["attributes"] = {"price": 906}
         assert any("price is 906" in line for line in asked(port, "POST", "/alerts/6/why", offer))
 

@@ -9,7 +9,9 @@ import pytest
 from support.documents import ROOT
 
 import tagmatch
+from tagmatch import spark
 from tagmatch.index import Index
+from tagmatch.model.where.constraints import OPERATORS
 
 REFERENCE, SITE = ROOT / "docs" / "reference", ROOT / "docs" / "site"
 NAMES = [name for name in tagmatch.__all__ if name != "__version__"]
@@ -31,9 +33,18 @@ def test_each_error_says_what_to_do() -> None:
     assert sorted(name for name, _, _ in rows) == sorted(ERRORS)
 
 
-def test_each_name_stands_in_the_reference() -> None:
-    listed = re.findall(r"(?m)^::: tagmatch\.(\w+)$", (REFERENCE / "python.md").read_text())
-    assert sorted(listed) == sorted(set(NAMES) - ERRORS)
+def test_each_operator_has_its_row() -> None:
+    rows = [f"| `{own.syntax}` | {own.means} |" for own in OPERATORS.values() if not own.negated]
+    text = (ROOT / "docs" / "guide" / "constraints.md").read_text()
+    assert "\n".join(["| test | holds for a value that |", "|---|---|", *rows]) in text
+
+
+@pytest.mark.parametrize(
+    ("page", "package", "names"), [("python.md", "tagmatch", NAMES), ("spark.md", "tagmatch.spark", spark.__all__)]
+)
+def test_each_name_stands_in_the_reference(page: str, package: str, names: list[str]) -> None:
+    listed = re.findall(rf"(?m)^::: {re.escape(package)}\.(\w+)$", (REFERENCE / page).read_text())
+    assert sorted(listed) == sorted(set(names) - ERRORS)
 
 
 #: Loads or compiles every kernel

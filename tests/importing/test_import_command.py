@@ -35,24 +35,44 @@ def test_all_queries_of_a_mapping(tmp_path):
     index, taken = tmp_path / "index", len(lines) - refused_count
     arguments = ("elasticsearch", DATA / "percolator.jsonl", index, "--mapping", DATA / "mapping.json")
     said = refused("import", *arguments)
-    assert f"percolator.jsonl: line {taken + 1} (row {taken}): query.nested: queries 'nested' are not taken" in said
+    first = f"percolator.jsonl: line {taken + 1} (row {taken}), _id 'refused-1'"
+    assert f"{first}: query.nested: queries 'nested' are not taken" in said
     assert not index.exists()
     ran = ended("import", *arguments, "--skip-invalid")
     assert ran.returncode == 0
     said = ran.stderr.splitlines()
     assert said[-1] == f"tagmatch: skipped {refused_count} invalid rows"
     assert len(said) == refused_count + 1
-    assert all(re.search(r"percolator.jsonl: line \d+ \(row \d+\): query", line) for line in said[:-1])
-    assert "taken: " in ran.stdout
+    assert all(
+        re.search(r"percolator.jsonl: line \d+ \(row \d+\), _id 'refused-[^']+': query", line) for line in said[:-1]
+    )
+    assert f": {taken:,} taken: " in ran.stdout
     assert "match_phrase 3" in ran.stdout
     assert "refused: query 3" in ran.stdout or "nested 3" in ran.stdout
     assert "not taken of the mapping: mapping.body: analyzer 'whitespace', mapping.notes: analyzer" in ran.stdout
     assert "mapping.span: type 'integer_range'" in ran.stdout
+    assert "mapping.updated: format 'yyyy/MM/dd HH:mm:ss||yyyy/MM/dd||epoch_millis'" in ran.stdout
+    assert "; multi-fields, which messages must give by these names: title.raw\n" in ran.stdout
     kept = where_of(index)
     assert len(kept) == taken
     # Once more, it changes nothing
     assert " already there" in ended("import", *arguments, "--skip-invalid").stdout
     assert where_of(index) == kept
+
+
+def test_what_changes_documents_is_told(tmp_path):
+    """Elasticsearch would index other values than the document has, and messages come as they are."""
+    city = {"type": "keyword", "null_value": "NULL", "copy_to": "all", "ignore_above": 5}
+    mapping = {"properties": {"city": city, "all": {"type": "keyword"}, "labels": {"type": "flattened"}}}
+    (tmp_path / "mapping.json").write_text(json.dumps(mapping))
+    labels = [{"_id": name, "query": {"term": {name: "a"}}} for name in ("labels", "labels.a.b")]
+    arguments = ("elasticsearch", written(tmp_path / "a.jsonl", CITY, *labels), tmp_path / "index")
+    ran = ended("import", *arguments, "--mapping", tmp_path / "mapping.json", "--skip-invalid")
+    assert "mapping.city: null_value 'NULL' and copy_to 'all' and ignore_above 5, " in ran.stdout
+    assert "mapping.labels: type 'flattened'" in ran.stdout
+    assert "1 taken: term 1; refused: flattened 2; " in ran.stdout
+    for name in ("labels", "labels.a.b"):
+        assert f"query.term.{name}: field '{name}' is of a flattened object, which is not taken" in ran.stderr
 
 
 def test_documents_replace_what_keys_have(tmp_path):
@@ -74,7 +94,7 @@ def test_fields_beside_the_query_are_data(tmp_path):
     columns = ("--data", "email=string", "--data", "plan.seats=int64")
     ran = ended("import", "elasticsearch", written(file, ana, bo), index, *columns, "--data", "emial=string")
     assert ran.stdout.endswith("; fields not taken: other; --data NAME=TYPE takes them\n")
-    assert ran.stderr == "tagmatch: no document that was taken has a value for --data emial\n"
+    assert ran.stderr == "tagmatch: no row that was taken has a value for --data emial\n"
     done("import", "elasticsearch", written(file, bo | {"_id": "3"}), index)
     with TagMatch.open(index) as tm:
         found = {key: record.data for key, record in tm.records.items()}
@@ -86,15 +106,31 @@ def test_fields_beside_the_query_are_data(tmp_path):
 
 
 def test_fields_and_rows_that_are_not_taken_are_named(tmp_path):
-    """At most 20 of the fields, and 100 of the rows."""
+    """At most 20 of the fields, and all of the rows, as this standard error is no terminal."""
     index, file = tmp_path / "index", tmp_path / "a.jsonl"
     nested = [{"_id": str(each), "query": {"nested": {}}} for each in range(101)]
     most = CITY | {f"f{each:02}": each for each in range(21)} | {"_routing": "a", "none": None}
     ran = ended("import", "elasticsearch", written(file, most, *nested), index, "--skip-invalid")
     assert ran.stdout.endswith(" f18, f19 and others; --data NAME=TYPE takes them\n")
     *rows, last = ran.stderr.splitlines()
-    assert (len(rows), last) == (100, "tagmatch: skipped 101 invalid rows, the first 100 are above")
-    assert rows[-1].endswith("a.jsonl: line 101 (row 100): query.nested: queries 'nested' are not taken")
+    assert (len(rows), last) == (101, "tagmatch: skipped 101 invalid rows")
+    assert rows[-1].endswith("a.jsonl: line 102 (row 101), _id '100': query.nested: queries 'nested' are not taken")
+
+
+def test_an_id_has_one_document(tmp_path):
+    """Elasticsearch has no two; of another key, several queries are alternatives."""
+    nice, lyon = CITY | {"user": "u"}, {"_id": 1, "_source": {"query": {"term": {"city": "Lyon"}}, "user": "u"}}
+    index, file = tmp_path / "index", written(tmp_path / "a.jsonl", nice, {**CITY, "_id": "2"}, lyon)
+    said = refused("import", "elasticsearch", file, index)
+    assert re.search(r"a\.jsonl: line 3 \(row 2\), _id 1: _id: it is that of \S+a\.jsonl: line 1 \(row 0\), too", said)
+    assert not index.exists()
+    ran = ended("import", "elasticsearch", file, index, "--skip-invalid")
+    assert "2 taken: term 2; refused: key 1" in ran.stdout
+    assert where_of(index) == {"1": 'city = "Nice"', "2": 'city = "Nice"'}
+    file = written(tmp_path / "b.jsonl", nice, lyon)
+    done("import", "elasticsearch", file, tmp_path / "users", "--key", "user")
+    with TagMatch.open(tmp_path / "users") as tm:
+        assert tm.match_unique([], {"city": "Nice"}) == tm.match_unique([], {"city": "Lyon"}) == {"u"}
 
 
 def test_integers_as_keys_and_tags(tmp_path):
@@ -107,7 +143,7 @@ def test_integers_as_keys_and_tags(tmp_path):
         assert tm.get(7).expires is not None
     assert "query: there is no such field" in refused("import", "elasticsearch", written(file, {"id": 7}), index)
     said = refused("import", "elasticsearch", written(file, {"id": "a", "query": CITY["query"]}), index)
-    assert said.endswith("a.jsonl: line 1 (row 0): id: 'a' is no integer, as the keys of this index are\n")
+    assert said.endswith("a.jsonl: line 1 (row 0), id 'a': id: 'a' is no integer, as the keys of this index are\n")
     assert "_id: there is no key" in refused("import", "elasticsearch", written(file, {"query": CITY["query"]}), index)
 
 
@@ -145,7 +181,9 @@ def test_phrases_need_an_index_with_words(tmp_path):
     phrase = {"_id": "2", "query": {"match_phrase": {"title": "big flat"}}}
     index, file = tmp_path / "index", written(tmp_path / "a.jsonl", CITY, phrase)
     said = refused("import", "elasticsearch", file, index)
-    assert "line 2 (row 1): query.match_phrase.title: a phrase of several words needs an index that keeps" in said
+    assert (
+        "line 2 (row 1), _id '2': query.match_phrase.title: a phrase of several words needs an index that keeps" in said
+    )
     assert ended("import", "elasticsearch", file, index, "--skip-invalid").returncode == 0
     assert where_of(index) == {"1": 'city = "Nice"'}
     declared = {"attributes": {"title": "string"}, "analyzers": {"title": casefold(words())}}
@@ -172,7 +210,9 @@ def test_a_new_index_has_the_attributes_of_the_mapping(tmp_path):
     with TagMatch(other, key_type="string", attributes={"city": "string"}) as tm:
         tm.consolidate()
     said = refused("import", "elasticsearch", file, other, "--mapping", mapping)
-    assert "line 2 (row 1): query.match_phrase.title: a phrase of several words needs an index that keeps" in said
+    assert (
+        "line 2 (row 1), _id '2': query.match_phrase.title: a phrase of several words needs an index that keeps" in said
+    )
     assert ended("import", "elasticsearch", file, other, "--mapping", mapping, "--skip-invalid").returncode == 0
     with TagMatch.open(other) as tm:
         assert tm.stats()["attributes"] == {"city": "string"}

@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -120,11 +121,33 @@ def test_the_same_queries_match(index, document):
     assert found == {each["_id"] for each in TAKEN if oracle.matches(each["query"], document)}
 
 
-def as_json(value: Any) -> Any:
+def as_indexed(document: dict[str, Any], form: int) -> dict[str, Any]:
+    """A document as it is indexed, in one of the forms that times, places and objects may have."""
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        if name == "place":
+            lon, lat = (value["lon"], value["lat"]) if value else (0, 0)
+            forms = (value, [lon, lat], f"{lat},{lon}", f"POINT ({lon} {lat})", [value], [[lon, lat], None])
+            found[name] = value and forms[form % 6]
+        elif name == "seller" and form % 2:
+            found |= {f"seller.{inner}": each for inner, each in value.items()}
+        elif name == "seller":
+            found[name] = [{inner: each} for inner, each in value.items()]
+        else:
+            found[name] = as_json(value, form=0 if name == "updated" else form)
+    return {"_id": "a", "_source": found} if form % 5 == 4 else found
+
+
+def as_json(value: Any, form: int) -> Any:
     """A value of a document as JSON has it."""
     if isinstance(value, list):
-        return [as_json(each) for each in value if each is not None]
-    return value.isoformat() if isinstance(value, datetime) else value
+        return [as_json(each, form) for each in value]
+    if not isinstance(value, datetime):
+        return value
+    milliseconds = (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    return [milliseconds, str(milliseconds), value.isoformat(), value.isoformat().removesuffix("+00:00"), value][
+        form % 5
+    ]
 
 
 @pytest.fixture(scope="module", params=["rarest", "balanced"])
@@ -142,30 +165,78 @@ NORMALIZED = [
 ]
 
 
-@given(st.fixed_dictionaries({}, optional=FIELDS), some("ab-12", "AB-12", "x", "abc"))
-def test_documents_are_messages_of_an_index_with_the_mapping(declared_index, document, sku):
+@given(st.fixed_dictionaries({}, optional=FIELDS), some("ab-12", "AB-12", "x", "abc"), st.integers(0, 60))
+def test_documents_are_messages_of_an_index_with_the_mapping(declared_index, document, sku, form):
     """Texts become words, and texts of dates, addresses and versions values, where the mapping declares them."""
-    attributes = {
-        name: as_json(value)
-        for name, value in document.items()
-        if name not in ("seller", "place") and value is not None
-    }
-    attributes |= {f"seller.{name}": each for name, each in document.get("seller", {}).items() if each is not None}
-    for name in ("title", "body"):
-        if name in attributes:
-            values = attributes[name] if isinstance(attributes[name], list) else [attributes[name]]
-            attributes["title.raw"] = values if name == "title" else attributes.get("title.raw", [])
-            # An analyzer that no index has makes its words before
-            attributes[name] = [word for text in values for word in text.split()] if name == "body" else values
-    place = document.get("place")
-    location = None if place is None else (place["lon"], place["lat"])
+    message = importing.message(as_indexed({**document, "sku": sku}, form), MAPPING, location="place")
+    assert json.loads(json.dumps(message["attributes"])) == message["attributes"]
+    message["attributes"]["now()"] = NOW
     skus = [each.lower() for each in (sku if isinstance(sku, list) else [sku]) if each is not None]
-    found = declared_index.match_unique([], attributes | {"sku": sku, "now()": NOW}, location=location)
+    found = declared_index.match_unique(**message)
     oracle = Raw(PROPERTIES)
     expected = {each["_id"] for each in TAKEN if oracle.matches(each["query"], document)}
     expected |= {"sku-1"} if "ab-12" in skus else set()
     expected |= {"sku-2"} if {"ab-12", "x"} & {*skus} else set()
     assert found == expected
+
+
+def test_messages_of_documents():
+    types: dict[str, Any] = {
+        "title": {"type": "text", "analyzer": "simple"}, "words": {"type": "text"}, "count": {"type": "long"},
+        "time": {"type": "date", "format": "yyyy"}, "date": {"type": "date"},
+        "day": {"type": "date", "format": "dd/MM/yyyy"}, "exact": {"type": "date_nanos"}, "home": {"type": "geo_point"},
+        "vector": {"type": "dense_vector"}, "labels": {"type": "flattened"}, "kept": {"enabled": False},
+        "rooms": {"type": "nested", "properties": {"size": {"type": "integer"}, "at": {"type": "geo_point"}}},
+    }  # fmt: skip
+    mapping = {"properties": types}
+    document = {
+        "title": "A3 Big-flat", "words": "big, flat", "count": "2.7", "day": "28/11/2026", "vector": [1.0],
+        "kept": {"a": 1}, "exact": "2026-03-15T10:30:00.000000001Z", "labels": {"a": "b"}, "home": [4, 45],
+        "none": None, "empty": [], "time": datetime(2026, 3, 15, 10, 0, 0, 123456), "date": TIMES[0].date(),
+        "rooms": [{"size": [1, 2], "at": "45,4"}, {"size": 3}], "other": {"a": [{"b": 5}, {"b": "x"}]}, "true": True,
+    }  # fmt: skip
+    found = importing.message(document, mapping, tags="words", location="home")
+    assert found == {
+        "tags": ["big", "flat"], "location": (4.0, 45.0),
+        "attributes": {
+            "title": ["a", "big", "flat"], "count": 2, "day": "2026-11-28T00:00:00.000000000Z", "other.a.b": [5, "x"],
+            "time": "2026-03-15T10:00:00.123000000Z", "date": "2026-03-15T00:00:00.000000000Z",
+            "exact": "2026-03-15T10:30:00.000000001Z", "rooms.size": [1, 2, 3], "true": True,
+        },
+    }  # fmt: skip
+    assert importing.message({"rooms": [{"at": [1, 2]}, {"at": [[3, 4]]}]}, mapping, location="rooms.at") == {
+        "attributes": {}, "location": [(1.0, 2.0), (3.0, 4.0)],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("document", "location", "said"),
+    [
+        ({"home": "u09"}, None, "home: a point must be here"),
+        ({"home": {"lat": 45}}, None, "home.lon: a number must be here"),
+        ({"day": [1, "28.11.2026"]}, None, "day[1]: '28.11.2026' is no date of the format"),
+        ({"rooms": [{"size": "big"}]}, None, "rooms[0].size: a number must be here"),
+        ({"size": {"a": 1}}, None, "size: {'a': 1} is no value of field 'size', which has the type 'integer'"),
+        ({"home": [4, 45]}, "work", "mapping: there is no geo_point 'work'"),
+    ],
+)
+def test_documents_that_are_no_messages(document, location, said):
+    sizes = {"size": {"type": "integer"}}
+    types = {"home": {"type": "geo_point"}, "day": {"type": "date"}, "rooms": {"properties": sizes}, **sizes}
+    with pytest.raises(importing.NotTakenError) as error:
+        importing.message(document, {"properties": types}, location=location)
+    assert str(error.value).startswith(said)
+
+
+def test_a_document_with_one_place_of_two_fields_is_no_message():
+    """Areas of queries mean one of them, and nothing says which."""
+    mapping = {"properties": {name: {"type": "geo_point"} for name in ("home", "work")}}
+    with pytest.raises(
+        importing.NotTakenError, match=r"^home: .*one location; say which is, with location=: home, work"
+    ):
+        importing.message({"home": [4, 45]}, mapping)
+    assert importing.message({"home": [4, 45]}, mapping, location="work")["location"] is None
+    assert importing.message({"home": [4, 45], "work": [5, 46]}, mapping, location="work")["location"] == (5.0, 46.0)
 
 
 ANALYSIS = {
@@ -258,6 +329,46 @@ def test_others_are_refused_by_their_path(document):
     with pytest.raises(importing.NotTakenError) as error:
         importing.elasticsearch(document, mapping=MAPPING)
     assert str(error.value).partition(": ")[0] == document["refused"]
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ({"match_none": {}}, "query.match_none: no message can satisfy it: it says so"),
+        ({"exists": {"field": "offers"}}, "query.exists.field: field 'offers' is nested, which is not taken"),
+        ({"match": {"title": "!!!"}}, "query.match.title: no message can satisfy it: '!!!' has no word"),
+        (
+            {"bool": {"must": [{"term": {"city": "Nice"}}, {"prefix": {"title": "Sun"}}]}},
+            "query.bool.must[1].prefix.title: no message can satisfy it: the analyzer of 'title' makes no word 'Sun'",
+        ),
+        ({"range": {"posted": {"gte": "now-7d/d"}}}, "give 'now-8d', which takes at least as much"),
+        ({"range": {"posted": {"gt": "now-7d/d"}}}, "give 'now-7d', which takes"),
+        ({"range": {"posted": {"lte": "now/h"}}}, "give 'now+1h', which takes"),
+        ({"range": {"posted": {"lt": "now/d"}}}, "give 'now', which takes"),
+        ({"range": {"posted": {"gte": "now-1M"}}}, "give 'now-30d', in days, the nearest"),
+        ({"range": {"posted": {"gte": "now-1y/d"}}}, "give 'now-366d', in days, the nearest"),
+        ({"range": {"posted": {"gte": "now-x"}}}, "'now-x' is no date math, such as now-7d"),
+    ],
+)
+def test_why_queries_are_refused(query, said):
+    with pytest.raises(importing.NotTakenError) as error:
+        importing.elasticsearch({"_id": "a", "query": query}, mapping=MAPPING)
+    assert said in str(error.value)
+
+
+@given(st.integers(0, 3), st.sampled_from("dhm"), st.sampled_from("dhm"), st.sampled_from(["gt", "gte", "lt", "lte"]))
+def test_the_remedy_for_a_rounded_time_takes_at_least_as_much(count, unit, rounded, bound):
+    def query(text):
+        return {"range": {"posted": {bound: text}}}
+
+    given_, at = f"now-{count}{unit}/{rounded}", NOW.replace(hour=10, minute=20, second=30)
+    with pytest.raises(importing.NotTakenError) as error:
+        importing.elasticsearch({"_id": "a", "query": query(given_)}, mapping=MAPPING)
+    remedy = re.search(r"give '(now[^']*)'", str(error.value))[1]
+    assert importing.elasticsearch({"_id": "a", "query": query(remedy)}, mapping=MAPPING)["where"]
+    for hours in range(-120, 60):
+        document = {"posted": at + timedelta(hours=hours / 2, minutes=hours % 7)}
+        assert ORACLE.matches(query(remedy), document) or not ORACLE.matches(query(given_), document)
 
 
 def test_times_of_the_oracle():

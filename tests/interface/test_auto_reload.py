@@ -16,6 +16,7 @@ from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.model.parallel import GivenUpError, unless
+from tagmatch.model.storage.folders import LocalFolder
 from tagmatch.model.storage.repository import Repository, location_of
 
 pytest_plugins = ["support.s3_bucket"]
@@ -139,6 +140,21 @@ def test_an_index_that_is_away_for_a_while(path: Path, looks: Any, caplog: Any) 
         wait_until(lambda: tm.match(["t1"]) == [1])
         wait_until(lambda: tm.stats()["reload_error"] is None)
         assert "tagmatch.background" not in {name for name, *_ in caplog.record_tuples}
+
+
+def test_an_index_that_comes_back_while_it_is_looked_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No folder without a manifest is told of one that was moved here between two looks."""
+    away, kind = path.with_name("away"), LocalFolder.kind
+    path.rename(away)
+
+    def comes_back(files: LocalFolder, name: str = "") -> Any:
+        if away.exists():
+            away.rename(path)
+        return kind(files, name)
+
+    monkeypatch.setattr(LocalFolder, "kind", comes_back)
+    with TagMatch.open(path) as tm:
+        assert tm.match(["t1"]) == [0]
 
 
 @pytest.mark.parametrize("durability", ["os", "none"])

@@ -197,14 +197,20 @@ def folder_with_other_files(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("make", "create", "error"),
-    [(make, TagMatch.open, IndexNotFoundError) for make in (Path, Path.mkdir, Path.touch, folder_with_other_files)]
-    + [(make, TagMatch, TagMatchError) for make in (Path.touch, folder_with_other_files)],
+    [
+        (Path, TagMatch.open, IndexNotFoundError("no such folder")),
+        (Path.mkdir, TagMatch.open, IndexNotFoundError("it has no MANIFEST")),
+        (Path.touch, TagMatch.open, IndexNotFoundError("it is a file")),
+        (folder_with_other_files, TagMatch.open, IndexNotFoundError("it has no MANIFEST")),
+        (Path.touch, TagMatch, TagMatchError("is a file")),
+        (folder_with_other_files, TagMatch, TagMatchError("other files")),
+    ],
 )
 def test_where_there_is_no_index(tmp_path, path, make, create, error):
     """Nothing, or something else, which stays as it is."""
     make(path)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(error, match=str(path)):
+    with pytest.raises(type(error), match=f"{path}.*{error}"):
         create(path)
     if path.is_file():
         with pytest.raises(TagMatchError, match=str(path)):

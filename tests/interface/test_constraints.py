@@ -199,7 +199,7 @@ TOO_GREAT = 'attribute "x": an integer must be from -2**63 to 2**63 - 1'
     [
         *(({"x": each}, NO_VALUE + type(each).__name__) for each in (b"a", timedelta(1), {"y": "1"})),
         ({"x": datetime(2026, 1, 1)}, 'attribute "x": the time 2026-01-01T00:00:00 has no time zone; give one, as in '),
-        ({"x": {"version": "a"}}, 'attribute "x": a version is written as in version "1.10.0" or "2.0.0-rc.1", not'),
+        ({"x": {"version": "a"}}, 'attribute "x": a version is written as in "1.10.0" or "2.0.0-rc.1", not'),
         ({"x": Decimal("1E-9999")}, 'attribute "x": a decimal must have at most 1100 digits'),
         ({"x": [1, [2]]}, f"{NO_VALUE}list"), ({"x": 1j}, f"{NO_VALUE}complex"),
         ({"x": np.datetime64(1, "ns")}, f"{NO_VALUE}datetime64"), ({"x": np.uint64(2**63)}, TOO_GREAT),

@@ -222,8 +222,9 @@ def test_packed_decimals_are_no_doubles() -> None:
             assert tm.match_many(table).to_pylist() == [wanted]
 
 
-#: Doubles, the decimals that equal these, and others that are nearer to a double than any text of 17 digits
-_DOUBLES = st.sampled_from([0.1, -0.3, 1e22, 2.0**70, 5e-324, 1e16 / 3]) | st.floats(-1e30, 1e30)
+#: Doubles but 0, after which the next decimal has too many digits; the decimals that equal these, and others that are
+#: nearer to a double than any text of 17 digits
+_DOUBLES = st.sampled_from([0.1, -0.3, 1e22, 2.0**70, 5e-324, 1e16 / 3]) | st.floats(-1e30, 1e30).filter(bool)
 _EXACT = _DOUBLES.flatmap(
     lambda each: st.sampled_from([Decimal(each), Decimal(repr(each)), Decimal(each).next_plus(Context(prec=60))])
 )
@@ -359,7 +360,7 @@ STRICT: dict[str, Any] = {"attributes": {"price": "int64", "title": "string"}, "
     [
         ("prise < 1", "where: column 1: attribute \"prise\" is not declared; is 'price' meant?"),
         ("title = 1", 'where: column 9: attribute "title": it takes values of string, not 1'),
-        ('price = "much"', 'where: column 9: attribute "price": an integer is written as in "-17", not \'much\''),
+        ('price = "much"', "where: column 9: attribute \"price\": it takes an integer, such as 17, not 'much'"),
         ('price prefix "1"', 'where: column 14: prefix is for texts, and "price" is of int64'),
         ("exists(titel)", "where: column 8: attribute \"titel\" is not declared; is 'title' meant?"),
         ("price <= budget", 'where: column 10: attribute "budget" is not declared; there is price, title'),
@@ -376,8 +377,11 @@ def test_strict_conditions(where: str, told: str) -> None:
     [
         ({"prise": 1}, InvalidValueError, "\"prise\" is not declared; is 'price' meant?"),
         ({"price": 1.5}, InvalidTypeError, "it takes values of int64, not"),
-        ({"price": "x"}, InvalidValueError, "an integer is written as in"),
+        ({"price": "x"}, InvalidValueError, "it takes an integer, such as 17, not 'x'"),
         ({"title": 1}, InvalidTypeError, "it takes values of string, not"),
+        ({"share": "much"}, InvalidValueError, "\"share\": it takes a number, such as 9.5, not 'much'"),
+        ({"new": "yes"}, InvalidValueError, "\"new\": it takes true or false, not 'yes'"),
+        ({"day": "28/11"}, InvalidValueError, '"day": a date is written as in "2026-11-28", and a time as in'),
     ],
 )
 def test_strict_messages(attributes: dict[str, Any], error: Any, told: str) -> None:
@@ -385,7 +389,8 @@ def test_strict_messages(attributes: dict[str, Any], error: Any, told: str) -> N
     maps = pa.table(
         {"tags": [[]], "attributes": pa.array([list(attributes.items())], pa.map_(pa.string(), table.schema.types[1]))}
     )
-    with TagMatch(threads=1, device="cpu", **STRICT) as tm:
+    declared = STRICT["attributes"] | {"share": "float64", "new": "bool", "day": "date"}
+    with TagMatch(threads=1, device="cpu", attributes=declared, strict=True) as tm:
         tm.match([], {"price": 1, "title": None, "other": None})
         calls: list[Any] = [lambda: tm.match([], attributes), lambda: tm.submit([], attributes).result()]
         calls += [lambda: tm.match_many(table), lambda: tm.match_many(maps), lambda: tm.explain([], attributes)]

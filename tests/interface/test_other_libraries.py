@@ -1,5 +1,6 @@
 """Tables of other libraries, extension types, missing times, and strings that are no UTF-8."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import product
@@ -116,6 +117,37 @@ def test_other_objects_are_refused_in_words(given: Any) -> None:
             tm.add_sets(pd.DataFrame({"tags": [["a"]]}), [1])
         with pytest.raises(InvalidTypeError, match="a DataFrame cannot be a table of Arrow"):
             tm.match_many(pd.DataFrame({"price": [1, "a"]}))
+        with pytest.raises(InvalidTypeError, match="a DataFrame cannot be read as Arrow: "):
+            tm.match_many(pl.DataFrame({"tags": [["a"]], "x": pl.Series([1], dtype=pl.Int128)}))
+        with pytest.raises(InvalidValueError, match='attribute "t": the time is NaT'):
+            tm.match(["a"], {"t": pd.NaT})
+
+
+def test_frames_as_users_have_them_say_what_to_change() -> None:
+    rows = {"key": [1, 2], "tags": [["a"], ["b"]]}
+    for frame in (pd.DataFrame, pl.DataFrame):
+        for given, told in [
+            (frame(rows | {"tags": ["a|b", "c"]}), 'split texts, as in table["tags"].str.split("|")'),
+            (frame(rows | {"expires": ["2030-01-01"] * 2}), "as in pandas.to_datetime(column, utc=True)"),
+        ]:
+            with TagMatch(threads=1, device="cpu") as tm, pytest.raises(InvalidTypeError, match=re.escape(told)):
+                tm.put_many(given)
+    with TagMatch(threads=1, device="cpu") as tm:
+        with pytest.raises(InvalidValueError, match=r"has it as its index: give reset_index\(\) of it$"):
+            tm.put_many(pd.DataFrame(rows).set_index("key"))
+        with pytest.raises(InvalidValueError, match=r"there is 'tags'$"):
+            tm.put_many(pd.DataFrame({"tags": [["a"]]}))
+        right = pd.DataFrame({"key": [1, 2], "tags": ["a|b", "c"], "expires": ["2030-01-01"] * 2}).set_index("key")
+        right["tags"], right["expires"] = right["tags"].str.split("|"), pd.to_datetime(right["expires"], utc=True)
+        tm.put_many(right.reset_index())
+        tm.consolidate()
+        assert tm.match(["a", "b"]) == [1]
+
+
+def test_an_empty_frame_has_no_messages_and_no_subscriptions() -> None:
+    with TagMatch() as tm:
+        assert tm.match_many(pd.DataFrame({"tags": []})).to_pylist() == []
+        assert tm.put_many(pd.DataFrame({"key": pd.Series([], dtype="uint64"), "tags": []})) == 0
 
 
 MISSING = [None, pd.NaT, pd.NA, np.nan, float("nan"), np.datetime64("NaT"), np.timedelta64("NaT")]

@@ -3,6 +3,7 @@
 import json
 import math
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 from support.agreement import index_of
@@ -67,7 +68,7 @@ def why(where: str | None, attributes: dict, tags: tuple[str, ...] = ("a",), **a
             'posted >= date "2026-01-01"',
             {"posted": 1795860000000},
             'fails  posted >= date "2026-01-01": posted is 1795860000000, of type number; the test is of type time '
-            '(a timestamp is written as in timestamp "2026-11-28T10:00:00+01:00", or with Z for UTC, '
+            '(a date is written as in "2026-11-28", and a time as in "2026-11-28T10:00:00Z", '
             "not '1795860000000')",
         ),
         (
@@ -76,6 +77,13 @@ def why(where: str | None, attributes: dict, tags: tuple[str, ...] = ("a",), **a
             'fails  posted >= now() - 7 days: posted is "2026-11-28", now() is date "2026-11-29"; '
             'posted is of type text (write date "2026-11-28" in the message, or declare posted)',
         ),
+        (
+            "price <= 899.01",
+            {"price": Decimal("899.01")},
+            'fails  price <= 899.01: price is decimal "899.01"; numbers of the test are doubles: write them as in '
+            'decimal "0.10", or declare price',
+        ),
+        ('price < decimal "0.1"', {"price": Decimal("0.1")}, 'fails  price < decimal "0.1": price is decimal "0.1"'),
         ("price < 10", {"price": math.nan}, "fails  price < 10: price is NaN, of type NaN; the test is of type number"),
         ("price < 10", {"price": ["9", 11]}, 'fails  price < 10: price is "9", 11'),
         ("price != 10", {"price": 10.0}, "fails  price != 10: price is 10"),
@@ -91,6 +99,32 @@ def why(where: str | None, attributes: dict, tags: tuple[str, ...] = ("a",), **a
 )
 def test_a_condition(where, attributes, expected):
     assert expected in why(where, attributes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "given", "why"),
+    [
+        (
+            "string",
+            'zip = "123"',
+            123,
+            "zip is 123, of type number; the test is of type text, as zip is declared: string",
+        ),
+        (
+            "timestamp",
+            "zip >= now() - 7 days",
+            5,
+            'zip is 5, now() is date "2026-11-29"; zip is of type number, as zip is declared: timestamp',
+        ),
+    ],
+)
+def test_a_value_of_another_type_than_declared(kind, where, given, why):
+    with TagMatch(attributes={"zip": kind}, device="cpu", threads=1) as tm:
+        tm.put(7, [], where=where)
+        tm.consolidate()
+        message = {"zip": given, "now()": datetime(2026, 11, 29, tzinfo=UTC)}
+        ((test,),) = (each.tests for each in tm.explain([], message, key=7).alternatives)
+    assert test.why == why
 
 
 @pytest.mark.parametrize(
@@ -122,6 +156,12 @@ def test_a_place(where, at, expected):
     assert f"fails  {where if 'within' not in at else 'within circle(0, 0, 1)'}: {expected}" in why(where, {}, **at)
 
 
+@pytest.mark.parametrize("attributes", [{"location": [4.8, 45.7]}, {"location.lat": 45.7, "location.lon": 4.8}])
+def test_a_place_that_is_an_attribute(attributes):
+    expected = "the message has no location, only an attribute of this name: give location next to the attributes"
+    assert f"fails  within circle(0, 0, 1000): {expected}" in why("within circle(0, 0, 1000)", attributes)
+
+
 def test_on_the_plane():
     with index_of([["a"], ["b"]], [1, 2], area=[Circle(0, 0, 1), Near(2)], plane=True, device="cpu") as tm:
         assert "the message is 5 away, 4 too far" in str(tm.explain(["a"], location=(3, 4), key=1))
@@ -151,7 +191,7 @@ def test_the_tree(tmp_path):
             "key 8 does not match: its set fails\n  set 1 fails: 1 of 1 tests "
         )
         assert str(tm.explain(["a"], key=8)) == 'key 8 matches: its set holds\n  set 1 holds\n    holds  "a"'
-        assert "no set has it" in str(tm.explain(["a"], key=9))
+        assert "no set has it, as after delete() or when it has expired" in str(tm.explain(["a"], key=9))
         with pytest.raises(InvalidTypeError, match="key"):
             tm.explain(["a"], key="7")  # type: ignore[call-overload]
 

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle import Test, evaluate
 from support import filters, verified
 from support.conditions import Expression, Message, assert_found_one_by_one, in_tables
 from support.constrained import table_of
 
-from tagmatch import Box, Circle, FilterError, InvalidTypeError, InvalidValueError, Near, Polygon, TagMatch
+from tagmatch import Box, Circle, FilterError, InvalidTypeError, InvalidValueError, Near, Polygon, TagMatch, Version
 from tagmatch.model.input.places import area_has
 from tagmatch.model.options import Layout
 from tagmatch.model.where import automata, patterns
@@ -41,9 +41,12 @@ def test_expressions_are_those_of_python(pattern: str, texts: list[str]) -> None
 @given(verified.of_unicode, st.lists(verified.searched | st.text("aBéÉΩωß日б5٣ ", max_size=5), min_size=1, max_size=8))
 def test_classes_of_unicode_are_those_of_re2(pattern: str, texts: list[str]) -> None:
     """Which Arrow has; it knows Unicode's letters in another case as we do."""
-    assert [finds(pattern, text, is_like=False) for text in texts] == pc.match_substring_regex(
-        pa.array(texts), pattern
-    ).to_pylist()
+    try:
+        found = [finds(pattern, text, is_like=False) for text in texts]
+    except InvalidValueError as error:  # drawn patterns seldom need more states than are allowed
+        assume("an automaton of more than 1000 states" not in str(error))
+        raise
+    assert found == pc.match_substring_regex(pa.array(texts), pattern).to_pylist()
 
 
 @pytest.mark.parametrize("category", ["L", "Lu", "Ll", "Lo", "Nd", "N", "P", "Zs", "Sc", "Mn"])
@@ -104,6 +107,30 @@ def test_any_condition(layout: Layout, stored: list[tuple[set[str], Any]], data:
                     tm.remove_set(row, key)
         tm.consolidate()
         assert len(tm) == 0
+
+
+def test_the_time_of_a_message_is_a_time() -> None:
+    """A text of one would compare with nothing."""
+    now = datetime(2026, 11, 30, 12, tzinfo=UTC)
+    with TagMatch(device="cpu") as tm:
+        tm.add_set([], 1, where="posted >= now() - 7 days")
+        tm.consolidate()
+        for time in (now, [now], {"timestamp": now.isoformat()}, None):
+            assert tm.match([], {"posted": now, "now()": time}) == [1]
+        for time in ("2026-11-30T12:00:00Z", 5, True, [now, "12:00"], Version("1.2"), {"version": "1.2"}):
+            with pytest.raises(InvalidTypeError, match=r"attribute \"now\(\)\" is the message's time: give a datetime"):
+                tm.match([], {"posted": now, "now()": time})
+        texts, types = ["2026-11-30T12:00:00Z"], pa.map_(pa.string(), pa.string())
+        for given in (pa.array(texts), pa.array([texts]), pa.array(texts).dictionary_encode(), pa.array([5])):
+            with pytest.raises(
+                InvalidTypeError, match=r"column 'now\(\)' is of .*, but now\(\) is the time of a message"
+            ):
+                tm.match_many(pa.table({"tags": [[]], "now()": given}))
+        maps = pa.table({"tags": [[]], "attributes": pa.array([[("now()", texts[0])]], types)})
+        with pytest.raises(
+            InvalidTypeError, match=r"column 'attributes': now\(\) is of string, but now\(\) is the time"
+        ):
+            tm.match_many(maps)
 
 
 def test_a_tag_is_not_taken_for_a_test_that_holds() -> None:

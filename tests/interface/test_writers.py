@@ -86,6 +86,15 @@ def test_an_index_that_was_removed_is_made_again(index):
         assert keys(TagMatch.open(place)) == found
 
 
+def test_changes_that_are_only_staged_are_no_index_yet(tmp_path):
+    with TagMatch(tmp_path / "new") as tm:
+        tm.add_set(["b"], 2)
+    with pytest.raises(IndexNotFoundError, match=r"new: it has only staged changes; consolidate\(\) makes it an index"):
+        TagMatch.open(tmp_path / "new")
+    TagMatch(tmp_path / "new").consolidate()
+    assert keys(TagMatch.open(tmp_path / "new")) == [2]
+
+
 def test_reload_keeps_the_layout_that_was_asked_for(index):
     with TagMatch(index, layout="balanced", max_partition_size=3) as a:
         index_of([["b"]], [2], path=index).close()

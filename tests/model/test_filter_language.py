@@ -1,6 +1,7 @@
 """What can be written, and what messages say of mistakes; areas as objects, as tags, and as text."""
 
 import doctest
+import json
 import math
 import random
 import struct
@@ -26,6 +27,7 @@ from tagmatch.model.errors import FilterError
 from tagmatch.model.input import messages, values
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among
 from tagmatch.model.where import alternatives, areas, constraints, grammar, language
+from tagmatch.model.where.alternatives import Row
 from tagmatch.model.where.areas import check
 from tagmatch.model.where.constraints import Constraint
 from tagmatch.model.where.language import rows_of, stored_rows
@@ -42,8 +44,9 @@ _AREA = (
     "an area (circle(lon, lat, metres), box(west, south, east, north), near(metres), polygon((lon lat, …)) or 500 m of "
     "linestring(lon lat, …))"
 )
+_TIME_ALONE = "now() is compared with attributes only; give messages an attribute with the time, such as today"
 _NAME = "the name of an attribute"
-_ESCAPE = r"an escape (\" \\ \n \t \uXXXX)"
+_ESCAPE = r"an escape (\" \\ \n \t \r \f \uXXXX)"
 _RANGE = "an integer must be from -2**63 to 2**63 - 1; write a decimal for others"
 _ORDER = "has no order: compare it with = or !="
 
@@ -70,6 +73,13 @@ MISTAKES = [
     ('a LIKE "b%"', 3, f'expected {_OPERATOR}, found "LIKE"; "LIKE" is written "like" here'),
     ("a is null", 3, f'expected {_OPERATOR}, found "is"; a value that is missing is found with not exists(name)'),
     ("a in (1, 2)", 6, 'expected "{", found "("; put values in braces'),
+    ("at least 2 of (a < 1, b > 0)", 4, f'expected {_OPERATOR}, found "least"; write at least 2 of {{…}}'),
+    ("a = 1 and (At least two of {a < 1})", 15, f'expected {_OPERATOR}, found "least"; write at least 2 of {{…}}'),
+    (
+        "all of {a < 1, b > 0}",
+        5,
+        f'expected {_OPERATOR}, found "of"; write all of tags {{…}}, or conditions with and between them',
+    ),
     ("a == 1", 4, f'expected {_SIDE}, found "="; "==" is written "=" here'),
     (
         "city = Nice",
@@ -109,11 +119,19 @@ MISTAKES = [
      f'expected {_VALUE}, found "b"; put a text in double quotes, and an attribute in backquotes here'),
     ("a not in {`b`}", 11, f'expected {_VALUE}, found "`b`"'), ("a between b", 12, 'expected "and", found the end'),
     ("a in {`b`", 10, 'expected ",", "}" or a duration, such as 7 days, found the end'),
+    *(
+        (f"{before}true", len(before) + 1, f'expected {_TEST}, found "true"; a test names an attribute, and a '
+                                           "subscription that all messages satisfy has no condition")
+        for before in ("", "not ", "a = 1 and ")
+    ),
+    ("a in true", 6, 'expected "{", found "true"'),
     ("a < null", 5, f'expected {_VALUE}, found "null"; a value that is missing is found with not exists(name)'),
     ("a < now", 5, f'expected {_VALUE}, found "now"; the message\'s time is written now(), and an attribute of this '
      "name in backquotes"),
     ("now()", 6, "expected one of = != < <= > >= or a duration, such as 7 days, found the end"),
-    ("now() < 5", 9, f'expected {_NAME} or now(), found "5"'),
+    ("now() < 5", 9, f'expected {_NAME} or now() (to test the time itself, give messages an attribute such as today), '
+     'found "5"'),
+    ("b = 1 and not `now()` < 5", 15, _TIME_ALONE), ("exists(`now()`)", 8, _TIME_ALONE),
     ("now() < now()", 9, "now() is compared with itself: compare an attribute with it"),
     ("a < b 5 days", 7, 'expected + or - before the duration "5 days"'),
     ("a - b < 5", 9, 'expected a duration, such as 7 days, found "5"'),
@@ -207,6 +225,13 @@ def test_any_mistake_is_one_line(tree: object, spelling: random.Random, place: i
 def test_an_expression_is_a_text(text: Any) -> None:
     with pytest.raises(InvalidTypeError, match=r"^where must be a str, not "):
         rows_of(text)
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\b")), is_ascii=st.booleans())
+@example(text='a\r\n\f\t"\\\x07é\u2028', is_ascii=False)
+def test_texts_are_written_as_in_json(text: str, is_ascii: bool) -> None:
+    written = json.dumps(text, ensure_ascii=is_ascii)
+    assert rows_of(f"a = {written}") == [Row([], [Constraint.of("a", "=", [text])])]
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -335,16 +335,19 @@ STEPS: dict[str, tuple[Any, str]] = {
     "before files are written": (job, "_make_in_one_task"),
     "before the end": (Repository, "switch"),
     "before the end, on a store": (Repository, "switch"),
+    "before it is replaced": (Repository, "replace"),
+    "before it is replaced, on a store": (Repository, "replace"),
 }
 
 
 @pytest.mark.parametrize(
-    ("step", "is_there"), [(step, step != "before all") for step in STEPS] + [("before the end", False)]
+    ("step", "is_there"),
+    [(step, step != "before all") for step in STEPS] + [("before the end", False), ("before it is replaced", False)],
 )
 def test_another_program_saves_meanwhile(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, step: str, is_there: bool
 ) -> None:
-    """What it has saved stays, and nothing else; to append once more then does."""
+    """What it has saved stays, and nothing else; to append or to replace once more then does."""
     on_store = step.endswith("store")
     index: Any = uri if on_store else tmp_path / "index"
 
@@ -361,6 +364,7 @@ def test_another_program_saves_meanwhile(
         save(other)
         return call(*arguments, **options)
 
+    mode: Any = "overwrite" if "replaced" in step else "append"
     first: Rows = [(["a"], 1)] * is_there
     other: Rows = [(["b"], 2), (["c"], 3)]
     if is_there:
@@ -368,13 +372,14 @@ def test_another_program_saves_meanwhile(
     monkeypatch.setattr(owner, name, late)
     frame = frame_of(spark, [(["a"], 7), (["b"], 8)])
     with pytest.raises(IndexChangedError, match="another program has saved changes to the index"):
-        partition(frame, index, mode="append")
+        partition(frame, index, mode=mode)
     stored: dict[Any, Any] = {frozenset(tags): (key,) for tags, key in [*other, *first]}
     with TagMatch.open(index) as tm:
         assert dict(tm) == stored
-    partition(frame, index, mode="append")
+    partition(frame, index, mode=mode)
+    appended = {**stored, frozenset("a"): (1, 7) if is_there else (7,), frozenset("b"): (2, 8)}
     with TagMatch.open(index) as tm:
-        assert dict(tm) == {**stored, frozenset("a"): (1, 7) if is_there else (7,), frozenset("b"): (2, 8)}
+        assert dict(tm) == ({frozenset("a"): (7,), frozenset("b"): (8,)} if "replaced" in step else appended)
         assert tm.stats()["segments"] == 1
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from support.spark_functions import called
 
@@ -14,6 +16,7 @@ from tagmatch.engine import LocalEngine
 from tagmatch.model.errors import ResultTooLargeError
 from tagmatch.pipeline import tags as key_lookup
 from tagmatch.spark import answers, subset_join
+from tagmatch.spark.answers import Answers
 
 KEYS, QUERIES, MOST = 80_000, 24, 200_000
 
@@ -59,6 +62,33 @@ def test_joins(spark: Any, index: Path, is_bounded: Callable[[], bool], strategy
     counts = {row.id: len(row["keys"]) for row in lists.collect()}
     assert counts == {number: KEYS + (not unique) if number % 2 else 1 for number in range(QUERIES)}
     assert is_bounded()
+
+
+@pytest.mark.parametrize("columns", [None, ["n"]])
+def test_keys_of_a_query_come_from_a_bucket_in_short_arrays(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: list[str] | None
+) -> None:
+    """Also of queries among some without a match; Spark makes a row of each key."""
+    path, lengths, joined_to = tmp_path / "index", list[int](), Answers.joined_to
+    of_sets = [["a"]] * 50 + [["b"]] * 7
+    with TagMatch(path, data={"n": "int64"}, device="cpu") as tm:
+        tm.put_many(pa.table({"key": range(57), "tags": of_sets, "n": range(57)}))
+        tm.consolidate()
+
+    def seen(self: Answers, *args: Any) -> Iterator[pa.RecordBatch]:
+        for batch in joined_to(self, *args):
+            lengths.extend(pc.list_value_length(batch.columns[-1]).to_pylist())
+            yield batch
+
+    monkeypatch.setattr(answers, "_BATCH_KEYS", 10)
+    monkeypatch.setattr(Answers, "joined_to", seen)
+    tags = [["x"], ["b"], ["x"], ["a", "b"], ["a"], ["x"]]
+    frame = spark.createDataFrame([*enumerate(tags)], "id long, tags array<string>").coalesce(1)
+    rows = subset_join(frame, path, strategy="shuffle", columns=columns).collect()
+    wanted = [(n, key) for n, own in enumerate(tags) for key, stored in enumerate(of_sets) if {*stored} <= {*own}]
+    assert sorted((row.id, row.key) for row in rows) == wanted
+    assert columns is None or all(row.key == row.n for row in rows)
+    assert all(1 <= length <= 10 for length in lengths)  # which tasks of Spark do not show
 
 
 @pytest.mark.parametrize("index", ["integer"], indirect=True)

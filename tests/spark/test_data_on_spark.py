@@ -91,6 +91,21 @@ def test_numbers(
         assert (wanted == tm.match_counts(messages).to_pylist()) != unique
 
 
+def test_the_data_source_has_columns_of_data(spark: Any, index: Path) -> None:
+    register(spark)
+    read = spark.read.format("tagmatch").load(str(index))
+    assert read.dtypes[3:] == sorted(zip(DATA, KINDS, strict=True))
+    with TagMatch.open(index) as tm:
+        stored = tm.to_arrow().to_pylist()
+    found = [(sorted(row.tags), *map(_at_utc, row[1:])) for row in read.collect()]
+    wanted = [(sorted(row["tags"]), *[*row.values()][1:]) for row in stored]
+    assert sorted(found, key=repr) == sorted(wanted, key=repr)
+    days = spark.read.format("tagmatch").schema("day date, key " + read.dtypes[1][1]).load(str(index))
+    assert sorted(map(tuple, days.collect()), key=repr) == sorted(
+        ((row["day"], row["key"]) for row in stored), key=repr
+    )
+
+
 @pytest.mark.parametrize("strategy", ["ship", "shuffle"])
 def test_data(spark: Any, index: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, strategy: Any) -> None:
     """Of any type, with keys and alone."""

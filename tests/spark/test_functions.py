@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +15,7 @@ from support.spark_functions import called, settings_of
 import tagmatch.spark.functions
 import tagmatch.spark.join
 from tagmatch import Circle, TagMatch
-from tagmatch.model.errors import IndexNotFoundError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
+from tagmatch.model.errors import IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.spark import match_udf, partition, register, subset_join
 from tagmatch.spark.columns import errors_of_workers
 from tagmatch.spark.shuffle import shuffle_join
@@ -84,9 +83,9 @@ MISTAKES: list[Any] = [
     ("location", "array<double>", [9.0, 95.0], InvalidValueError, ".*: lat must be from -90 to 90, not 95"),
     ("location", "array<double>", [9.0], TagMatchError, ".* must .*two numbers"),
     ("location", "struct<lon: double, lat: double>", (9.0, None), TagMatchError, ".* lat"),
-    ("within", "struct<metres: int>", (5,), InvalidValueError, ".*: an area must be a circle, .* a corridor: n"),
+    ("within", "struct<metres: int>", (5,), TagMatchError, ".* must be a circle, .* a corridor: n"),
     ("within", _WITHIN, ("circle", 9, 95.0, 5), InvalidValueError, ".* 95"),
-    ("within", _WITHIN, ("circle", 9, 45.0, None), NullError, ".* a circle"),
+    ("within", _WITHIN, ("circle", 9, 45.0, None), TagMatchError, ".* a circle"),
     ("tags", "array<string>", ["a", None], TagMatchError, ".* null"),
 ]
 
@@ -174,28 +173,6 @@ def test_arguments_of_joins_that_will_not_do(
         subset_join(spark.createDataFrame([], columns), **{"index": index, **arguments})
     with pytest.raises(InvalidTypeError, match="must be a Spark DataFrame, not list"):
         subset_join([["a"]], tmp_path)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("has_positions", [False, True])
-@pytest.mark.parametrize("way", [*WAYS, "ship", "shuffle"])
-def test_an_index_on_the_plane(spark: Any, tmp_path: Path, *, way: Any, has_positions: bool) -> None:
-    index = tmp_path / "index"
-    with TagMatch(index, plane=True) as tm:
-        tm.add_set(["a"], 1, area=None if has_positions else Circle(1000, 2000, 50))
-        tm.consolidate()
-        if has_positions:
-            tm.move([1], 1000, 2000)
-            tm.save_positions()
-    register(spark)
-    frame = spark.createDataFrame([(1, ["a"], [9.0, 45.0])], "id int, tags array<string>, here array<double>")
-    message = r"the index .*index is on the plane.* lon and lat.* TagMatch.open\(.*plane=True\)"
-    ask: Any = (
-        partial(called, way)
-        if way in WAYS
-        else partial(lambda *given, **at: subset_join(*given, **at).collect(), strategy=way)
-    )
-    with pytest.raises(InvalidValueError, match=message), errors_of_workers():
-        ask(frame, index, location="here")
 
 
 def test_settings_of_a_session(spark: Any, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions
 from support.areas import AREAS, FIELDS, struct_of
@@ -143,7 +144,10 @@ def test_other_columns_and_smaller_integers(spark: Any, tmp_path: Path) -> None:
     schema = "who string, `what.``is`` it` array<string>, n short"
     frame = spark.createDataFrame([("x", ["a"], 1), ("y", ["b", "a"], 2)], schema)
     make_index(tmp_path / "local", [(["a"], 1), (["b", "a"], 2)])
-    partition(frame, (tmp_path / "spark").as_uri(), tags="what.`is` it", key="n")
+    own: dict[str, str] = {"tags": "what.`is` it", "key": "n"}
+    with pytest.raises(InvalidValueError, match="columns without a meaning: 'who'; name those that are data of keys"):
+        partition(frame, (tmp_path / "spark").as_uri(), **own)  # type: ignore[arg-type]
+    partition(frame.drop("who"), (tmp_path / "spark").as_uri(), **own)  # type: ignore[arg-type]
     assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
 
 
@@ -187,6 +191,22 @@ def test_rows_that_cannot_be_stored(
     good = [row for row in rows if row[0] and None not in row[0] and row[1] not in (None, -1, -2)]
     make_index(tmp_path / "local", good, layout=layout)
     assert contents_of(tmp_path / "index") == contents_of(tmp_path / "local")
+
+
+def test_null_tags_with_a_condition_are_none(spark: Any, tmp_path: Path) -> None:
+    """As `add_subscriptions` and the command take them."""
+    schema = "tags array<string>, key long, where string, area struct<lon: double, lat: double, metres: double>"
+    rows = [(["a"], 1, None, None), (None, 2, "price < 5", None), (None, 3, None, (9.0, 45.0, 500.0))]
+    table = pa.table({"key": [1, 2, 3], "tags": [["a"], None, None], "where": [None, "price < 5", None],
+                      "area": [None, None, {"lon": 9.0, "lat": 45.0, "metres": 500.0}]})  # fmt: skip
+    partition(spark.createDataFrame(rows, schema), tmp_path / "index")
+    with TagMatch(device="cpu") as tm, TagMatch.open(tmp_path / "index", device="cpu") as made:
+        tm.add_subscriptions(table)
+        tm.consolidate()
+        assert dict(made) == dict(tm)
+    frame = spark.createDataFrame([*rows, (None, 4, None, None)], schema)
+    with pytest.raises(InvalidValueError, match="tags is null: 1"):
+        partition(frame, tmp_path / "index")
 
 
 EVERY = "tags array<string>, key {}, {} string, constraints array<struct<attr: string, op: string, value: double>>"

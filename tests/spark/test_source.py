@@ -226,6 +226,26 @@ def test_a_job_that_fails_leaves_the_index_as_it_was(spark: Any, tmp_path: Path,
     assert as_pairs(load(spark, index).collect()) == right
 
 
+def test_what_is_saved_meanwhile_is_not_replaced(spark: Any, tmp_path: Path) -> None:
+    index, mark = str(tmp_path / "index"), tmp_path / "mark"
+    save(spark.createDataFrame([(["a"], 1)], SCHEMA), index)
+
+    def late(batches: Any) -> Iterator[pa.RecordBatch]:
+        if not mark.exists():
+            mark.touch()
+            with TagMatch(index, device="cpu") as tm:
+                tm.add_set(["c"], 3)
+                tm.consolidate()
+        yield from batches
+
+    frame = spark.createDataFrame([(["b"], 2)], SCHEMA).coalesce(1).mapInArrow(late, SCHEMA)
+    with pytest.raises(IndexChangedError, match="another program has saved changes to the index"), errors_of_workers():
+        save(frame, index)
+    assert as_pairs(load(spark, index).collect()) == as_pairs([(["a"], 1), (["c"], 3)])
+    save(frame, index)
+    assert as_pairs(load(spark, index).collect()) == as_pairs([(["b"], 2)])
+
+
 WRONG: list[tuple[str, dict[str, str], type[TagMatchError], str]] = [
     (SCHEMA, {"layot": "rarest"}, InvalidValueError, "no option of the data source 'layot'; there are "),
     (SCHEMA, {"layout": "best"}, InvalidValueError, "'layout' is 'best': it must be one of rarest, bal"),
@@ -238,7 +258,7 @@ WRONG: list[tuple[str, dict[str, str], type[TagMatchError], str]] = [
     (f"{SCHEMA}, colour int", {}, InvalidValueError, "not 'colour'"),
     (f"{SCHEMA}, wher string", {}, InvalidValueError, "is 'where' meant"),
     ("key long", {}, InvalidValueError, "each would match every message"),
-    ("tags array<string>", {}, InvalidValueError, "no column 'key'; there are 'tags'"),
+    ("tags array<string>", {}, InvalidTypeError, "no column 'key'; there are 'tags'"),
     ("tags array<string>, key double", {}, InvalidTypeError, "column 'key' must be a string"),
 ]
 

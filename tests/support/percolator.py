@@ -128,6 +128,9 @@ class Percolator:
             form = given.get("format", self.types[name].get("format", ""))
             return date(given[sign], form, given.get("time_zone"), up=sign in ("gt", "lte"))
 
+        # As clients of Java write them
+        for old, option, sign in (("from", "include_lower", "gt"), ("to", "include_upper", "lt")):
+            given = {**given, sign + "e" * given.get(option, True): given[old]} if old in given else given
         bounds = {sign: bound(sign) for sign in holds if given.get(sign) is not None}
         return any(
             all(holds[sign](value, bound) for sign, bound in bounds.items())

@@ -22,6 +22,7 @@ def called(
     *,
     unique: bool = False,
     only: str | None = None,
+    plane: bool = False,
     **arguments: str | Sequence[str] | None,
 ) -> dict[Any, list[Any]]:
     """The keys that a function gives for each row, by its first column.
@@ -31,7 +32,7 @@ def called(
     """
     names, call = {"tags": "tags", **arguments}, _by_tasks if isinstance(frame, Frame) else _by_spark
     found = {row[0]: list[Any]() for row in frame.select(frame.columns[0]).collect()}
-    for first, key in call(way, frame, str(index), {"unique": unique, "only": only}, names):
+    for first, key in call(way, frame, str(index), {"unique": unique, "only": only, "plane": plane}, names):
         found[first].append(key)
     return {first: sorted(keys) for first, keys in found.items()}
 
@@ -44,8 +45,9 @@ def _by_spark(way: str, frame: Any, index: str, wanted: Mapping[str, Any], names
     given = "".join(f", {name} => {text(each)}" for name, each in names.items())
     first, spark = frame.columns[0], frame.sparkSession
     if way == "sql":
-        only = "" if wanted["only"] is None else f", only => '{wanted['only']}'"
-        query = f"SELECT {first}, m.key FROM asked, LATERAL tagmatch_match(index => '{index}'{given}{only}) m"
+        given += "" if wanted["only"] is None else f", only => '{wanted['only']}'"
+        given += f", plane => {wanted['plane']!r}" if wanted["plane"] else ""
+        query = f"SELECT {first}, m.key FROM asked, LATERAL tagmatch_match(index => '{index}'{given}) m"
     else:
         spark.udf.register("keys_of", match_udf(index, **wanted))
         query = f"SELECT {first}, explode(keys_of({given[2:]})) FROM asked"
@@ -68,8 +70,8 @@ def _by_tasks(
     else:
         given = {field.name: AnalyzeArgument(field.dataType, None, False, False) for field in asked.schema[1:]}
         function, of_index = spark.functions["tagmatch_match"], AnalyzeArgument(t.StringType(), index, False, True)
-        if wanted["only"] is not None:
-            given["only"] = AnalyzeArgument(t.StringType(), wanted["only"], False, True)
+        for name, kind in (("only", t.StringType()), ("plane", t.BooleanType())):
+            given[name] = AnalyzeArgument(kind, wanted[name], False, True)
         pickled = cloudpickle.dumps((function, function.analyze(index=of_index, **given)))
     for number, part in enumerate(asked.parts()):
         with task_of(number):

@@ -29,7 +29,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arro
 
 from tagmatch.model.where.constraints import in_backquotes
 from tagmatch.partitioner.spark import batches as serialized
-from tagmatch.spark import join, ship, shuffle
+from tagmatch.spark import answers, join, ship, shuffle
 from tagmatch.spark.source import TagMatchSource
 
 _SIMPLE: dict[str, t.DataType] = {
@@ -247,8 +247,11 @@ class Frame(DataFrame):
                 if column.exploded:
                     lists = _outer(arrays[place]) if column.exploded.endswith("outer") else arrays[place]
                     rows, spread = pc.list_parent_indices(lists), lists.flatten()
-                    arrays[place] = rows
-                    arrays = [each.take(rows) if each is not rows else each for each in arrays]
+                    # Spark copies no lists that are dropped afterwards: each would be as long as they are many
+                    arrays = [
+                        pa.nulls(len(rows), each.type) if at == place or name == answers.PARTS else each.take(rows)
+                        for at, (name, each) in enumerate(zip(names, arrays, strict=True))
+                    ]
                     inline = column.exploded.startswith("inline")
                     arrays[place : place + 1] = spread.flatten() if inline else [spread]
                     names[place : place + 1] = spread.type.names if inline else [column.name]
@@ -495,7 +498,7 @@ def session(seed: int) -> Iterator[Session]:
     """One whose functions tagmatch calls in place of Spark's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(join, "col", col)
-        for module in (join, ship, shuffle):
+        for module in (answers, join, ship, shuffle):
             patch.setattr(module, "functions", FUNCTIONS)
         patch.setattr(serialized, "_partitions", {})
         patch.setattr(ship, "_opened", {})

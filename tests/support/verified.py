@@ -93,9 +93,7 @@ def messages(draw: st.DrawFn, tree: Tree) -> tuple[set[str], dict[str, Any]]:
     """As those of `filters`, with texts in which patterns may be found, alike values on both sides, and their time."""
     tags, attributes = draw(filters.messages(tree))
     now = draw(st.sampled_from([each for each in filters.TIMES if isinstance(each, datetime)]))
-    attributes["now()"] = draw(
-        st.just(now) | st.just(now) | filters.values | st.lists(filters.times, min_size=1, max_size=2)
-    )
+    attributes["now()"] = draw(st.just(now) | st.just(now) | st.lists(filters.times, min_size=1, max_size=2))
     for part in _parts(tree):
         if isinstance(part, Test) and part.operator in ("like", "matches"):
             some = st.lists(searched | filters.values, max_size=3) | searched
@@ -105,7 +103,8 @@ def messages(draw: st.DrawFn, tree: Tree) -> tuple[set[str], dict[str, Any]]:
             near = [one, *filters.neighbours(one)] if one == one else [one]
             near += [now + part.later] if part.right == "now()" else []
             drawn = st.sampled_from(near) | filters.values
-            attributes[part.left] = draw(drawn | st.lists(drawn, max_size=3) | st.none())
+            if part.left != "now()":
+                attributes[part.left] = draw(drawn | st.lists(drawn, max_size=3) | st.none())
             if part.right != "now()":
                 attributes[part.right] = draw(drawn | st.lists(drawn, max_size=2))
     # Without one, its time is that of the call, which no oracle knows

@@ -252,10 +252,12 @@ def _targets(runs: Runs, result: Result, arrivals: str, rates: dict[tuple[str, i
         (f"{BOTH}, {last} cores against 1", (BOTH, last), (BOTH, 1), None),
     ]
     table2 = SCENARIOS["table2"]
-    busy = last * runs.rate(table2) / table2.utilisation / rates[BOTH, last].mean
-    result.add(f"Figure 12, {arrivals}: all of {last} cores busy all the time against {BOTH}", busy, _TIMES)
+    if rates[BOTH, last].mean:
+        busy = last * runs.rate(table2) / table2.utilisation / rates[BOTH, last].mean
+        result.add(f"Figure 12, {arrivals}: all of {last} cores busy all the time against {BOTH}", busy, _TIMES)
     for what, one, other, target in compared:
-        if one in rates and other in rates:
+        # On a machine that is busy otherwise, messages fail at each rate
+        if one in rates and other in rates and all(rates[other].values):
             ratio = rates[one].over(rates[other])
             what = f"Figure 12, {arrivals}, each channel: {what}"
             result.add(what, ratio.mean, _TIMES, target)

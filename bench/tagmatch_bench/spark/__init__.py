@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 _SETTINGS = {
     "spark.driver.memory": "4g",  # in local mode there is only the driver's
-    # These as docs/spark.md has them
+    # These as docs/howto/spark_deployment.md has them
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.python.daemon.module": "tagmatch.spark.daemon",
     "spark.shuffle.sort.bypassMergeThreshold": "0",
+    "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

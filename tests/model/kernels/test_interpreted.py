@@ -89,6 +89,12 @@ def empty(*arguments, **options):
 
 empty.__module__ = "numpy"
 np.empty = empty
+
+def complain(unraisable):  # what Ctrl-C leaves half made in llvmlite complains when it is dropped
+    if not unraisable.object.__module__.startswith("llvmlite."):
+        sys.__unraisablehook__(unraisable)
+
+sys.unraisablehook = complain
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 
 def work(tm):

@@ -217,7 +217,7 @@ def test_a_job_keeps_its_files_from_another_as_long_as_it_lives(
                 jobs.scratch().__enter__()
             with loaded(PAIRS, device="cpu")[0] as tm:
                 jobs.append(tm.snapshot, None, {})
-                jobs.replace(jobs.manifest(), Written(files, {}))
+                jobs.replace(jobs.manifest(), jobs.replaced_name(), Written(files, {}))
             jobs.files.remove("MANIFEST.json")
         assert files.read("x") == b"half"
         left = jobs.files.folder("unfinished-job-killed")
