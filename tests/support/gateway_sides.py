@@ -251,7 +251,16 @@ class _NatsClient(Client):
     def ask(self, **request: Any) -> dict[str, Any]:
         return json.loads(self._do(self._client.request("control", json.dumps(request).encode(), timeout=60)).data)
 
-    def wait_for_acknowledgements(self, seconds: float = 60) -> None: ...
+    def wait_for_acknowledgements(self, seconds: float = 60) -> None:
+        """The server has all that was published before a message that it gives back; a ping may overtake them."""
+
+        async def come_back() -> None:
+            mark = await self._client.subscribe(self._client.new_inbox())
+            await self._client.publish(mark.subject)
+            await mark.next_msg(seconds)
+            await mark.unsubscribe()
+
+        self._do(come_back())
 
     def when_back(self) -> Callable[[], object]:
         return lambda: wait_until(lambda: self._client.is_connected)
