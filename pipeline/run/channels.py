@@ -23,7 +23,7 @@ from tagmatch.model.options import MatchOptions, Wanted, of_channel
 from tagmatch.pipeline.one import alone
 from tagmatch.pipeline.run.callers import Answer, Caller, Limits
 from tagmatch.pipeline.run.counts import Counts
-from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, Turn
+from tagmatch.pipeline.run.orders import ORDERS, SHORTEST_S, Class, Entry, Turn
 from tagmatch.pipeline.run.packets import BulkCall, Keys, Packet, Services, as_asked, cut, matches_in, whole
 from tagmatch.pipeline.run.stage import Workers, at_work
 from tagmatch.pipeline.segment import Matcher, Part
@@ -190,8 +190,10 @@ class Channels(Workers[Turn]):
             with self._lock:
                 packet = self._order.packet(of, size.queries)
                 growing = packet < size.queries and packet == max(1, 2 * of.cost.largest)
-            smaller = replace(size, queries=packet, fewest=min(size.fewest, packet))
-            part = Round(matcher, cut(left, smaller, self._threads, self._threads if growing else None), wanted=wanted)
+                fewest = min(max(size.fewest, of.cost.most(SHORTEST_S, packet)), packet)
+            smaller = replace(size, queries=packet, fewest=fewest)
+            threads = 1 if self._order.by_thread else self._threads
+            part = Round(matcher, cut(left, smaller, threads, threads if growing else None), wanted=wanted)
             if part.parts:
                 self._match_round(of, part, since)
             found.append(part.lists(self._threads))

@@ -25,6 +25,9 @@ from tagmatch.pipeline.segment import Matcher
 
 #: Of the time that the tightest channel has to spare, a task may take this share: threads do not wake in no time
 _SHARE = 0.5
+#: Seconds that a task may take in any case, and a packet should: to take one through takes a tenth of that, most of it
+#: with the interpreter lock, for which other threads then wait
+SHORTEST_S = 0.001
 # How many tasks of a channel all count as samples; of later ones expected to be brief, one in eight does
 _LEARN_ALL, _LEARN_ONE_IN, _BRIEF_S = 64, 8, 0.0005
 
@@ -105,9 +108,10 @@ class Turn(NamedTuple):
 def longest_task(classes: Sequence[Class]) -> float:
     """Seconds that a task of any channel may take, so that messages that come during it are in time.
 
-    A part of the least time that a channel has to spare beyond what one of its messages takes.
+    A part of the least time that a channel has to spare beyond what one of its messages takes. If one has none, or
+    is believed to have none, tasks of single messages would only keep all others from being in time.
     """
-    return _SHARE * min((each.due - each.cost.seconds(1) for each in classes), default=inf)
+    return max(_SHARE * min((each.due - each.cost.seconds(1) for each in classes), default=inf), SHORTEST_S)
 
 
 def packet_of(of: Class, classes: Sequence[Class], limit: int) -> int:
@@ -138,7 +142,7 @@ class Order(ABC):
     `now` is of the clock that entries have their times of; the orders themselves ask no clock.
     """
 
-    by_thread = False  # Whether an entry goes to one certain thread
+    by_thread = False  # Whether an entry, and a call with all its packets, goes to one certain thread
 
     def __init__(self, classes: Sequence[Class], threads: int, limit: int) -> None:
         self._classes, self._threads, self._limit = classes, threads, limit

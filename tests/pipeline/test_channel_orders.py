@@ -256,6 +256,13 @@ def test_packets_do_not_take_longer_to_begin_than_to_match(make: Callable[..., O
     assert make([alarm, constant], 1, 4096).packet(constant, 4096) == 4096
 
 
+@pytest.mark.parametrize("make", [Edf, Dfgs])
+def test_a_channel_that_is_believed_to_be_late_leaves_packets_of_others_large(make: Callable[..., Order]) -> None:
+    """Else its estimate, which nothing corrects while it has no messages, keeps the others from being in time, too."""
+    alarm, bulk = known("alarm", 0.01, 0, 0.02), known("bulk", 1, 0, 1e-6)
+    assert make([alarm, bulk], 7, 4096).packet(bulk, 4096) == 1000
+
+
 @pytest.mark.parametrize("make", [Fifo, Edf, Dfgs])
 def test_what_has_expired_is_not_matched(make: Callable[..., Order]) -> None:
     of = known("news", 1, 0, 0.5, expiry=3)

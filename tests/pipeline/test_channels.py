@@ -159,14 +159,14 @@ def test_what_is_late_is_dropped_or_measured(gate: Gate, clock: list[float], ord
 
 
 @pytest.fixture
-def sizes(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> list[int]:
-    """How many queries each packet has had so far; each takes 1 ms."""
+def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> list[int]:
+    """How many queries each packet has had so far; each takes 1 ms, or as long as is said."""
     found: list[int] = []
-    perform = Channels._perform
+    perform, each = Channels._perform, getattr(request, "param", 0.001)
 
     def timed(self: Channels, packet: Any) -> None:
         found.append(len(packet))
-        clock[0] += 0.001 * len(packet)
+        clock[0] += each * len(packet)
         perform(self, packet)
 
     monkeypatch.setattr(Channels, "_perform", timed)
@@ -183,6 +183,17 @@ def test_calls_are_matched_in_bounded_packets(sizes: list[int]) -> None:
     assert sum(sizes) == bulk["answered"] == 2000
     assert 25 < max(sizes) <= 50
     assert bulk["cost"]["each"] == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("sizes", [1e-7], indirect=True)
+def test_a_brief_call_is_one_packet(sizes: list[int], order: str) -> None:
+    """With several, threads would wait for the interpreter lock longer than they would match."""
+    with small(threads=4, order=order) as tm:
+        for _ in range(20):
+            tm.match_many([["t1"]] * 2000, channel="bulk")
+    assert sum(sizes) == 20 * 2000
+    assert sizes[-1] == 2000
 
 
 @pytest.mark.usefixtures("packets_only")

@@ -249,13 +249,17 @@ _PAPERS: Mapping[str, _Paper] = {
             opt.whole(
                 "pipeline_threads", 1, "Threads of the pipeline, which get as many times the messages of one.", 1, 256
             ),
+            opt.option(
+                "pipeline_seconds", float, 0.002, "What a call of the pipeline's first channel takes, about.",
+                min=0.0001, max=1,
+            ),
             opt.again(
                 "loads", float, "1.0, 1.5", "How many times Table 2's rates the pipeline's threads get", "--load",
                 min=0.01, max=100,
             ),
             opt.part(PARTS["qos-real"]), opt.SEED,
         ),
-        {"queries": 50_000},  # of the pipeline, which are asked again and again
+        {"queries": 200_000},  # of the pipeline, which are asked again and again
     ),
     "threads": _Paper(
         "Throughput against threads and callers, and compared with the kernels alone.",
