@@ -249,6 +249,9 @@ _PAPERS: Mapping[str, _Paper] = {
             opt.whole(
                 "pipeline_threads", 1, "Threads of the pipeline, which get as many times the messages of one.", 1, 256
             ),
+            opt.whole(
+                "pipeline_processes", 1, "Processes, each with such an index and such messages.", 1, 256
+            ),
             opt.option(
                 "pipeline_seconds", float, 0.002, "What a call of the pipeline's first channel takes, about.",
                 min=0.0001, max=1,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, get_args
@@ -69,6 +70,7 @@ class PipelineSizes:
     seeds: int = 10  # runs of each order
     loads: tuple[float, ...] = (1.0, 1.5)  # how many times Table 2's rates, for each thread
     threads: int = 1  # threads that match
+    processes: int = 1  # that have an index with so many threads each, and get as many messages
 
 
 def pipeline(bench: Bench, result: Result, sizes: PipelineSizes) -> None:
@@ -77,25 +79,24 @@ def pipeline(bench: Bench, result: Result, sizes: PipelineSizes) -> None:
     calls = _calls(workload.sets, workload.queries, sizes.seconds)
     own = _own_times(workload.sets, calls)
     channels = [flow.channel for flow in own.flows]
-    system = "TagMatch" if sizes.threads == 1 else f"TagMatch, {sizes.threads} threads"
+    cores = sizes.threads * sizes.processes
+    several = {"threads": sizes.threads, "processes": sizes.processes}
+    system = ", ".join(["TagMatch", *(f"{count} {what}" for what, count in several.items() if count > 1)])
     panels = {
-        load: result.panel(f"{system}, Table 2's rates × {load * sizes.threads:g}, Poisson", "channel", FAIL, log=False)
+        load: result.panel(f"{system}, Table 2's rates × {load * cores:g}, Poisson", "channel", FAIL, log=False)
         for load in sizes.loads
     }
     failed: dict[tuple[str, float], list[dict[str, float]]] = {}
     seeds = range(bench.options.seed, bench.options.seed + sizes.seeds)
-    with ExitStack() as stack:
-        indexes = {
-            order: stack.enter_context(_opened(workload.sets, channels, order, sizes.threads)) for order in _ORDERS
-        }
-        for index in indexes.values():
-            _ask_all(index, replace(own, messages=sizes.calls, seed=0), calls)  # from which it learns what calls take
+    with _asked_in_processes((workload.sets, channels, calls, sizes.threads), sizes.processes) as ask:
+        for order in _ORDERS:
+            ask(order, replace(own, messages=sizes.calls, seed=0))  # from which it learns what calls take
         for load, panel in panels.items():
             scenario = replace(own.faster(load * sizes.threads), messages=sizes.calls)
             runs: dict[Order, list[list[ChannelResult]]] = {order: [] for order in _ORDERS}
             for seed in seeds:  # side by side, as a machine is not always as fast
-                for order, index in indexes.items():
-                    runs[order].append(_ask_all(index, replace(scenario, seed=seed), calls))
+                for order in _ORDERS:
+                    runs[order].append(ask(order, replace(scenario, seed=seed)))
             for order, of_seeds in runs.items():
                 add_failures(panel, {channel: (order, channel) for channel in CHANNELS}, of_seeds)
                 failed[order, load] = [percent_failed(each) for each in of_seeds]
@@ -104,10 +105,56 @@ def pipeline(bench: Bench, result: Result, sizes: PipelineSizes) -> None:
             for channel in CHANNELS:
                 pairs = zip(failed[more, load], failed[less, load], strict=True)
                 difference = Mean(tuple(one[channel] - other[channel] for one, other in pairs))
-                what = f"{system}, rates × {load * sizes.threads:g}, {channel}: {more} fails more than {less} by"
+                what = f"{system}, rates × {load * cores:g}, {channel}: {more} fails more than {less} by"
                 result.add(what, difference.mean, _POINTS)
                 result.add(f"{what}, 95 % confidence, from", difference.mean - difference.half_width, _POINTS)
                 result.add(f"{what}, 95 % confidence, to", difference.mean + difference.half_width, _POINTS)
+
+
+#: Of a process: an index for each order, and the queries of each channel's calls
+_indexes: dict[Order, TagMatch] = {}
+_asked: list[pa.ListArray] = []
+
+
+def _open_all(sets: pa.Table, channels: Sequence[Channel], calls: Sequence[pa.ListArray], threads: int) -> None:
+    """Let this process have an index for each order."""
+    _asked[:] = calls
+    _indexes.update((order, _opened(sets, channels, order, threads)) for order in _ORDERS)
+
+
+def _ask_own(order: Order, options: QosOptions) -> list[ChannelResult]:
+    return _ask_all(_indexes[order], options, _asked)
+
+
+@contextmanager
+def _asked_in_processes(
+    given: tuple[pa.Table, Sequence[Channel], Sequence[pa.ListArray], int], processes: int
+) -> Iterator[Callable[[Order, QosOptions], list[ChannelResult]]]:
+    """Give a function that asks in other processes, all at the same time, each with its messages, and adds up."""
+    spawn = multiprocessing.get_context("spawn")
+    with ExitStack() as stack:
+        pools = [
+            stack.enter_context(ProcessPoolExecutor(1, spawn, initializer=_open_all, initargs=given))
+            for _ in range(processes)
+        ]
+
+        def ask(order: Order, options: QosOptions) -> list[ChannelResult]:
+            seeds = range(options.seed * processes, (options.seed + 1) * processes)
+            asked = [
+                pool.submit(_ask_own, order, replace(options, seed=seed))
+                for pool, seed in zip(pools, seeds, strict=True)
+            ]
+            return [_added_up(of_channel) for of_channel in zip(*(each.result() for each in asked), strict=True)]
+
+        yield ask
+
+
+def _added_up(results: Sequence[ChannelResult]) -> ChannelResult:
+    """What all processes counted of a channel."""
+    offered, in_time, late, dropped = (
+        sum(getattr(each, what) for each in results) for what in ("offered", "in_time", "late", "dropped")
+    )
+    return ChannelResult(results[0].name, offered, in_time, late, dropped, ())
 
 
 def _opened(sets: pa.Table, channels: Sequence[Channel], order: Order, threads: int = 1) -> TagMatch:
