@@ -23,7 +23,7 @@ from tagmatch.model.options import MatchOptions, Wanted, of_channel
 from tagmatch.pipeline.one import alone
 from tagmatch.pipeline.run.callers import Answer, Caller, Limits
 from tagmatch.pipeline.run.counts import Counts
-from tagmatch.pipeline.run.orders import ORDERS, SHORTEST_S, Class, Entry, Turn
+from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, Turn
 from tagmatch.pipeline.run.packets import BulkCall, Keys, Packet, Services, as_asked, cut, matches_in, whole
 from tagmatch.pipeline.run.stage import Workers, at_work
 from tagmatch.pipeline.segment import Matcher, Part
@@ -74,6 +74,7 @@ class Channels(Workers[Turn]):
         limits: Limits,
         services: Services,
         clock: Callable[[], float] = time.perf_counter,
+        own_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         super().__init__("channels", options.threads if options.channels else 0)
         self._classes = {channel.name: Class(channel) for channel in options.channels}
@@ -81,6 +82,7 @@ class Channels(Workers[Turn]):
         self._threads = options.threads
         self._order = ORDERS[options.order]([*self._classes.values()], options.threads, options.pipeline.packet_queries)
         self._counts, self._limits, self._services, self._clock = counts, limits, services, clock
+        self._own_clock = own_clock
         self._lock = threading.Lock()
         self._come = threading.Condition(self._lock)
         self._gone = threading.Condition(self._lock)
@@ -190,7 +192,7 @@ class Channels(Workers[Turn]):
             with self._lock:
                 packet = self._order.packet(of, size.queries)
                 growing = packet < size.queries and packet == max(1, 2 * of.cost.largest)
-                fewest = min(max(size.fewest, of.cost.most(SHORTEST_S, packet)), packet)
+                fewest = min(max(size.fewest, of.worth(packet)), packet)
             smaller = replace(size, queries=packet, fewest=fewest)
             threads = 1 if self._order.by_thread else self._threads
             part = Round(matcher, cut(left, smaller, threads, threads if growing else None), wanted=wanted)
@@ -246,13 +248,14 @@ class Channels(Workers[Turn]):
 
     def _match_packet(self, of: Class, call: Round, number: int) -> None:
         try:
-            begun = self._clock()
+            begun, own = self._clock(), self._own_clock()
             packet = call.packet(number)
             self._perform(packet)
+            own = self._own_clock() - own
         except BaseException as error:
             call.end("failed", error)
         else:
-            self._learn(of, len(packet), self._clock() - begun)
+            self._learn(of, len(packet), self._clock() - begun, own)
             call.done()
 
     def _match_messages(self, entries: list[Entry]) -> None:
@@ -291,9 +294,11 @@ class Channels(Workers[Turn]):
         """Take a packet through all stages."""
         packet.go_through(self._services, self._counts)
 
-    def _learn(self, of: Class, count: int, seconds: float) -> None:
+    def _learn(self, of: Class, count: int, seconds: float, own: float | None = None) -> None:
         with self._lock:
             off = of.learn(count, seconds)
+            if own is not None:
+                of.learn_own(count, own)
         if off is not None:
             of.counts.estimated(off)
 

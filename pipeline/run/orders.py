@@ -25,9 +25,11 @@ from tagmatch.pipeline.segment import Matcher
 
 #: Of the time that the tightest channel has to spare, a task may take this share: threads do not wake in no time
 _SHARE = 0.5
-#: Seconds that a task may take in any case, and a packet should: to take one through takes a tenth of that, most of it
-#: with the interpreter lock, for which other threads then wait
-SHORTEST_S = 0.001
+#: Seconds that a task may take in any case, and a packet should, of its thread's own time: to take one through takes a
+#: tenth of that, most of it with the interpreter lock, for which other threads then wait
+_SHORTEST_S = 0.001
+# How fast a message's share of its thread's own time follows
+_OWN_STEP = 0.1
 # How many tasks of a channel all count as samples; of later ones expected to be brief, one in eight does
 _LEARN_ALL, _LEARN_ONE_IN, _BRIEF_S = 64, 8, 0.0005
 
@@ -40,6 +42,7 @@ class Class:
     cost: CostModel = field(default_factory=CostModel)  # What its tasks take
     counts: ChannelCounts = field(default_factory=ChannelCounts)  # What happened to its messages
     tasks: int = 0  # Tasks that were done
+    own: float = 0.0  # Seconds of its thread's own time that a message of a packet takes, without waits for locks
     due: float = field(init=False)  # The channel's, which computes them
     expires: float = field(init=False)
 
@@ -57,6 +60,18 @@ class Class:
             return None
         self.cost.learn(count, seconds)
         return abs(expected - seconds)
+
+    def learn_own(self, count: int, seconds: float) -> None:
+        """Learn how much of its thread's own time a packet of `count` messages took, one thread at a time."""
+        each = seconds / count
+        self.own += (_OWN_STEP if self.own else 1.0) * (each - self.own)
+
+    def worth(self, limit: int) -> int:
+        """Messages from which on a packet is worth while, `limit` at most, whatever else is believed of its time.
+
+        Threads that wait for each other's lock make it seem long, and the shorter packets are, the more they wait.
+        """
+        return min(limit, max(1, int(_SHORTEST_S / self.own))) if self.own else 1
 
 
 class Awaiting(Protocol):
@@ -111,7 +126,7 @@ def longest_task(classes: Sequence[Class]) -> float:
     A part of the least time that a channel has to spare beyond what one of its messages takes. If one has none, or
     is believed to have none, tasks of single messages would only keep all others from being in time.
     """
-    return max(_SHARE * min((each.due - each.cost.seconds(1) for each in classes), default=inf), SHORTEST_S)
+    return max(_SHARE * min((each.due - each.cost.seconds(1) for each in classes), default=inf), _SHORTEST_S)
 
 
 def packet_of(of: Class, classes: Sequence[Class], limit: int) -> int:
@@ -120,7 +135,8 @@ def packet_of(of: Class, classes: Sequence[Class], limit: int) -> int:
     Where to begin a task takes longer than that, smaller packets would only take longer in all: what a packet begins
     with takes at most half of its time.
     """
-    return of.cost.most(max(longest_task(classes), 2 * of.cost.seconds(0)), limit)
+    most = of.cost.most(max(longest_task(classes), 2 * of.cost.seconds(0)), limit)
+    return max(most, of.worth(min(limit, max(1, 2 * of.cost.largest))))
 
 
 @inlined

@@ -261,6 +261,9 @@ def test_a_channel_that_is_believed_to_be_late_leaves_packets_of_others_large(ma
     """Else its estimate, which nothing corrects while it has no messages, keeps the others from being in time, too."""
     alarm, bulk = known("alarm", 0.01, 0, 0.02), known("bulk", 1, 0, 1e-6)
     assert make([alarm, bulk], 7, 4096).packet(bulk, 4096) == 1000
+    waiting = known("bulk", 1, 0, 1)
+    waiting.learn_own(64, 64e-6)
+    assert make([alarm, waiting], 7, 4096).packet(waiting, 4096) == 1000
 
 
 @pytest.mark.parametrize("make", [Fifo, Edf, Dfgs])

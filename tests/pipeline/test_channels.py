@@ -134,7 +134,7 @@ def test_each_message_is_counted_once(order: str, rng: random.Random, monkeypatc
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What channels take for the time."""
     now, begin = [0.0], Channels.__init__
-    monkeypatch.setattr(Channels, "__init__", lambda self, *options: begin(self, *options, lambda: now[0]))
+    monkeypatch.setattr(Channels, "__init__", lambda self, *options: begin(self, *options, *2 * [lambda: now[0]]))
     return now
 
 
