@@ -70,7 +70,7 @@ class PipelineSizes:
     seeds: int = 10  # runs of each order
     loads: tuple[float, ...] = (1.0, 1.5)  # how many times Table 2's rates, for each thread
     threads: int = 1  # threads that match
-    processes: int = 1  # that have an index with so many threads each, and get as many messages
+    processes: int = 1  # that ask; each has such an index, and gets such messages
 
 
 def pipeline(bench: Bench, result: Result, sizes: PipelineSizes) -> None:
