@@ -873,6 +873,7 @@ def partition(
     ] = None,
     sets_per_task: Annotated[int, cli.option("Sets that a task has in memory, about.", min=1)] = 1 << 20,
     plane: cli.Plane = False,
+    data: _Data = None,
     ignore_columns: cli.IgnoreColumns = None,
     skip_invalid: Annotated[
         bool, cli.option("Leave out rows that cannot be stored, and tell how many.", "--skip-invalid")
@@ -901,10 +902,10 @@ def partition(
                 f"there is an index at {location} already; give --overwrite to replace it, or --append to add to it"
             )
         table = read_table(spark, sets, format)
-        ignored = ignore_columns or ()
-        with cli.other_columns(ignored, [REMOVED]) as others:
+        ignored, columns = ignore_columns or (), cli.named(data, "--data")
+        with cli.other_columns(ignored, [REMOVED, *columns]) as others:
             others.check(table.columns, sets)
-        kept = {*COLUMNS, REMOVED} - ({REMOVED} if ignored == EVERY_OTHER and not append else {*ignored})
+        kept = {*COLUMNS, REMOVED, *columns} - ({REMOVED} if ignored == EVERY_OTHER and not append else {*ignored})
         table = table.drop(*(name for name in table.columns if name not in kept))
         made = run_job(
             table,
@@ -912,6 +913,7 @@ def partition(
             mode="append" if append else "overwrite",
             layout=layout,
             max_partition_size=max_partition_size,
+            data=columns or None,
             plane=plane,
             sets_per_task=sets_per_task,
             skip_invalid=skip_invalid,

@@ -199,6 +199,12 @@ def test_command(tmp_path: Path, free_jvm: Jvm, keys: tuple[Any, Any]) -> None:
     assert manifest_as_first(index) == manifest_as_first(make_index(tmp_path / "more", more, layout="balanced"))
     command.extend(["--max-partition-size", "5"])
     assert "so rows cannot be appended with max_partition_size=5" in run("--append", "--ignore-columns", "wher")[1]
+    sets.write_text(json.dumps({"tags": ["c"], "key": keys[1], "email": "bo@a.com"}) + "\n")
+    data = ["--data", "email=string"]
+    assert run("--overwrite", *data)[0] == 0
+    with TagMatch.open(index) as tm:
+        assert tm.get(keys[1]).data == {"email": "bo@a.com"}
+    assert run("--append", *data)[1].startswith("tagmatch: data goes with a new index, and there is one at")
 
 
 @pytest.mark.nightly
