@@ -47,7 +47,7 @@ def user_of(token: str | None, users: Sequence[User], *, or_nobody: bool = False
         if hmac.compare_digest(digest, user.token_sha256):
             found = user
     if found is None:
-        raise UnauthenticatedError("the token is not known")
+        raise UnauthenticatedError("the token is unknown")
     if found.has_expired():
         raise UnauthenticatedError(_EXPIRED)
     return found

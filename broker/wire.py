@@ -212,7 +212,7 @@ _MOST = 2000
 
 
 class UnauthenticatedError(AccessError):
-    """There is no token that the service knows: an `AccessError` at the client."""
+    """The token is missing or unknown: an `AccessError` at the client."""
 
 
 class GoneError(Exception):

@@ -90,7 +90,7 @@ def test_logs_name_users_and_reasons_and_no_tokens(caplog):
             connect(service.url, token="something else")
     records = [record for record in caplog.records if hasattr(record, "fields")]
     text = json.dumps([{**record.fields, "message": record.getMessage()} for record in records])
-    words = ("user-read", "not known", "token-read", "something else")
+    words = ("user-read", "is unknown", "token-read", "something else")
     assert [word in text for word in words] == [True, True, False, False]
 
 
