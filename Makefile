@@ -14,7 +14,7 @@ help:
 	@echo "make lint   style, types and import rules"
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
 	@echo "make docs  the documentation site, into site/; needs no network"
-	@echo "make release-check  what has to hold before a release: files, public interface, installs, licences, known vulnerabilities"
+	@echo "make release-check  what has to hold before a release: files, public interface, installs, the image, licences, known vulnerabilities"
 	@echo "make wheel  a wheel with compiled kernels, for x86-64 machines and this version of Python, into dist/"
 	@echo "make format  format and fix style"
 	@echo "make clean  remove what these have made"

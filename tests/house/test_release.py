@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -83,11 +84,48 @@ def test_a_large_wheel_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(check, "wheel_faults", lambda _: [])
     monkeypatch.setattr(check, "sdist_faults", lambda _: [])
     wheel = tmp_path / "a.whl"
+    monkeypatch.setattr(check, "MOST_KB", 700)
     wheel.write_bytes(bytes(700_000))
     assert check.check_contents(wheel, wheel) == "a.whl, 700 KB; a.whl, 700 KB"
     wheel.write_bytes(bytes(701_000))
     with pytest.raises(check.FailedError, match="701 KB, more than 700"):
         check.check_contents(wheel, wheel)
+
+
+IMAGE = """
+FROM python
+COPY . .
+RUN cp given.txt /opt/given.txt
+ENV PATH=/opt/bin:$PATH PLACE=/opt
+RUN useradd nobody
+CHECK
+CMD ["sh", "/etc/run.sh"]
+"""
+WELL = 'HEALTHCHECK --interval=1s CMD ["test", "-e", "STARTED"]'
+
+
+def test_the_steps_of_an_image_are_run_as_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(RELEASE))
+    import image
+
+    (tmp_path / "given.txt").write_text("given")
+    with tarfile.open(tmp_path / "source.tar", "w") as archive:
+        archive.add(tmp_path / "given.txt", "given.txt")
+
+    def run(name: str, script: str, steps: str = IMAGE) -> int:
+        folder = tmp_path / name
+        text = steps.replace("CHECK", WELL.replace("STARTED", str(folder / "opt" / "started")))
+        return image.run_image(text, tmp_path / "source.tar", folder, {"/etc/run.sh": script})
+
+    waits = "trap 'exit 0' TERM; cat /opt/given.txt > $PLACE/started; while :; do sleep 0.1; done"
+    assert run("well", waits) == 3
+    assert (tmp_path / "well/opt/started").read_text() == "given"
+    with pytest.raises(image.StepError, match=r"not well\ngone"):
+        run("ends", "echo gone")
+    with pytest.raises(image.StepError, match="exit code 3"):
+        run("fails", waits.replace("exit 0", "exit 3"))
+    with pytest.raises(image.StepError, match="cp missing"):
+        run("lacks", waits, IMAGE.replace("cp given.txt", "cp missing.txt"))
 
 
 def workflow_faults(text: str) -> list[str]:
