@@ -29,7 +29,7 @@ from image import StepError, run_image
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-#: A wheel is no larger, in KB of 1,000 bytes. The aim was 700, which even modules without comments and docstrings exceed
+#: A wheel is no larger, in KB of 1,000 bytes. The aim was 700; modules alone, without comments and docstrings, have 734
 MOST_KB = 1_150
 #: Versions of Python that a release is tried with, if they are installed
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
