@@ -100,7 +100,7 @@ def check_workers(spark: SparkSession | None) -> None:
     A function without Arrow asks, as one with Arrow fails before it begins. Nothing is asked in local mode, if workers
     run the very Python of the driver.
     """
-    if not isinstance(spark, SparkSession) or spark in _sound:
+    if spark is None or spark in _sound:  # of Connect, sessions are of a class of their own
         return
     context = getattr(spark, "_sc", None)  # Connect has none
     is_own = context is not None and context.master.startswith("local") and context.pythonExec == sys.executable
@@ -112,9 +112,11 @@ def check_workers(spark: SparkSession | None) -> None:
         names = [name for name in ("tagmatch", "pyarrow", "pandas") if find_spec(name) is None]
         return f"{sys.executable} lacks {', '.join(names)}" if names else ""
 
+    found = ""
     try:
-        asked = functions.udf(lacking, "string", useArrow=False)("id")
-        found = "" if is_own else str(spark.range(1).select(asked).collect()[0][0])
+        if not is_own:
+            asked = functions.udf(lacking, "string", useArrow=False)("id")
+            found = str(spark.range(1).select(asked).collect()[0][0])
     except PySparkException as error:
         missing = re.search(r"No module named '(\w+)", str(error))
         if missing is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import traceback
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -411,7 +412,8 @@ class Session:
         self.conf = SimpleNamespace(
             get=settings.get, set=settings.__setitem__, unset=lambda name: settings.pop(name, None), getAll=settings
         )
-        self.sparkContext = SimpleNamespace(defaultParallelism=2)
+        self.sparkContext = SimpleNamespace(defaultParallelism=2, master="local[2]", pythonExec=sys.executable)
+        self._sc = self.sparkContext
         self.source, self.functions = TagMatchSource, functions
         self.dataSource = SimpleNamespace(register=lambda found: setattr(self, "source", found))
         self.udtf = SimpleNamespace(register=lambda name, found: functions.update({name: found.func}))
