@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, cast
@@ -15,7 +15,6 @@ from pyspark.sql.types import DecimalType, NullType, StructField, StructType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from tagmatch.embedded import TagMatch
-from tagmatch.engine import MAX_KEYS
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, ResultTooLargeError
 from tagmatch.model.input.messages import ATTRIBUTES, TAGS
 from tagmatch.model.input.places import LOCATION, WITHIN
@@ -44,6 +43,9 @@ from tagmatch.spark.source import TagMatchSource
 
 #: What the table function is called in SQL
 MATCH = "tagmatch_match"
+
+#: Bytes, at most, of the answers to rows that Spark gives `match_udf` at once; while they are joined they are there twice
+MOST_BYTES = 1 << 29
 
 
 def register(spark: SparkSession) -> None:
@@ -145,7 +147,8 @@ def match_udf(
         of columns `attributes`, a struct with an attribute for each field, or a map, and `location` and `within` (see
         `subset_join`). All but the tags may be given by name. A null means no value. Its tasks fail with `NullError`,
         `InvalidValueError` and `IndexChangedError` as those of `subset_join`, and with these and `InvalidTypeError` for
-        columns that cannot be used.
+        columns that cannot be used; and with `ResultTooLargeError` where the rows that Spark gives at once
+        (`spark.sql.execution.arrow.maxRecordsPerBatch`) have keys of more than 512 MiB.
 
     Raises
     ------
@@ -188,19 +191,23 @@ def match_udf(
         if not skip_invalid:
             reject_nulls(tags.drop_null(), TAGS)
         asked = _asked("match_udf", queries.schema, plane=plane)
-        return _together([*answered(opened[0], queries, asked, wanted)], arrow_type(answer.dataType))
+        return _together(answered(opened[0], queries, asked, wanted), arrow_type(answer.dataType), len(tags))
 
     return arrow_udf(tagmatch_match, answer.dataType)
 
 
-def _together(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    """The answers to all rows of a batch, which Spark wants in one array."""
-    if pa.types.is_list(kind) and sum(len(part.flatten()) for part in parts) > MAX_KEYS:
-        raise ResultTooLargeError(
-            "match_udf: rows that Spark gives at once have more keys than one array can hold; use subset_join, or a "
-            "smaller spark.sql.execution.arrow.maxRecordsPerBatch"
-        )
-    return pa.concat_arrays([pa.array([], kind), *parts])
+def _together(parts: Iterable[pa.Array], kind: pa.DataType, rows: int) -> pa.Array:
+    """The answers to all rows of a batch: of a function whose arguments have names, Spark wants them in one array."""
+    found, nbytes = [pa.array([], kind)], 0
+    for part in parts:
+        found.append(part)
+        nbytes += part.nbytes
+        if nbytes > MOST_BYTES:
+            raise ResultTooLargeError(
+                f"match_udf: the keys of {rows} rows, which Spark gives at once, have more than {MOST_BYTES >> 20} MiB; "
+                "use subset_join, or a smaller spark.sql.execution.arrow.maxRecordsPerBatch"
+            )
+    return pa.concat_arrays(found)
 
 
 def _asked(function: str, schema: pa.Schema, *, plane: bool, by_row: bool = False) -> AskedColumns:

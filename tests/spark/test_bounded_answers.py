@@ -15,7 +15,7 @@ from tagmatch import TagMatch
 from tagmatch.engine import LocalEngine
 from tagmatch.model.errors import ResultTooLargeError
 from tagmatch.pipeline import tags as key_lookup
-from tagmatch.spark import answers, subset_join
+from tagmatch.spark import answers, functions, match_udf, subset_join
 from tagmatch.spark.answers import Answers
 
 KEYS, QUERIES, MOST = 80_000, 24, 200_000
@@ -93,9 +93,31 @@ def test_keys_of_a_query_come_from_a_bucket_in_short_arrays(
 
 @pytest.mark.parametrize("index", ["integer"], indirect=True)
 def test_functions(spark: Any, index: Path, is_bounded: Callable[[], bool]) -> None:
-    found = called("column", asked(spark, 6), index)
-    assert {number: len(keys) for number, keys in found.items()}[1] == KEYS + 1
+    """Though rows that come at once have several times the keys that are looked up at once."""
+    assert MOST + KEYS < (KEYS + 1) * QUERIES // 2
+    found = called("column", asked(spark), index)
+    counts = {number: len(keys) for number, keys in found.items()}
+    assert counts == {number: KEYS + 1 if number % 2 else 1 for number in range(QUERIES)}
     assert is_bounded()
+
+
+@pytest.mark.parametrize("index", ["integer", "string"], indirect=True)
+def test_a_function_says_that_rows_have_too_many_keys(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it has looked all of them up; numbers and whether there are any never are too many."""
+    monkeypatch.setattr(answers, "MOST_KEYS", MOST)
+    monkeypatch.setattr(functions, "MOST_BYTES", 1 << 22)
+    tags = pa.array([["a", "b"]] * QUERIES, pa.list_(pa.string()))
+    few = match_udf(index).func(tags[:3])  # integers of 8 bytes; strings of 5, and of 4 for their ends
+    assert pc.list_value_length(few).to_pylist() == [KEYS + 1] * 3
+    told = (
+        f"the keys of {QUERIES} rows, which Spark gives at once, have more than 4 MiB; use subset_join, or a smaller s"
+    )
+    looked_up, ask = list[int](), Answers.ask
+    monkeypatch.setattr(Answers, "ask", lambda self, *args: looked_up.append(len(args[1])) or ask(self, *args))
+    with pytest.raises(ResultTooLargeError, match=told):
+        match_udf(index).func(tags)
+    assert sum(looked_up[1:]) < QUERIES // 2  # of the first call, which is too large to be answered, none
+    assert match_udf(index, output="counts").func(tags).to_pylist() == [KEYS + 1] * QUERIES
 
 
 def test_no_more_keys_are_looked_up_than_are_asked_for() -> None:
