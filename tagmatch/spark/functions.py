@@ -44,7 +44,7 @@ from tagmatch.spark.source import TagMatchSource
 #: What the table function is called in SQL
 MATCH = "tagmatch_match"
 
-#: Bytes, at most, of the answers to rows that Spark gives `match_udf` at once; while they are joined they are there twice
+#: Bytes, at most, of the answers to rows that Spark gives `match_udf` at once; joined, they are there twice
 MOST_BYTES = 1 << 29
 
 
@@ -204,7 +204,7 @@ def _together(parts: Iterable[pa.Array], kind: pa.DataType, rows: int) -> pa.Arr
         nbytes += part.nbytes
         if nbytes > MOST_BYTES:
             raise ResultTooLargeError(
-                f"match_udf: the keys of {rows} rows, which Spark gives at once, have more than {MOST_BYTES >> 20} MiB; "
+                f"match_udf: the keys of {rows} rows, which come at once, have more than {MOST_BYTES >> 20} MiB; "
                 "use subset_join, or a smaller spark.sql.execution.arrow.maxRecordsPerBatch"
             )
     return pa.concat_arrays(found)

@@ -56,6 +56,9 @@ from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
 #: What happens to an index that is there
 Mode = Literal["overwrite", "append", "error"]
 
+# What a worker has in memory for each set of a task of a job, and of a bucket
+_SET_NBYTES, _BUCKET_SET_NBYTES = 500, 300
+
 
 def check_strings(kind: DataType, name: str) -> None:
     """See that a column holds arrays of strings."""
@@ -239,6 +242,7 @@ def partition(
             "and drop the others"
         )
     check_workers(spark)
+    warn_of_memory(spark, sets_per_task * _SET_NBYTES)
     with errors_of_workers():
         return partition_sets(
             rows,
@@ -285,12 +289,13 @@ def optimize(spark: SparkSession, index: str | os.PathLike[str], *, sets_per_tas
     --------
     >>> optimize(spark, "interests.index")  # doctest: +SKIP
     """
-    (sets_per_task,) = with_settings(spark, sets_per_task=sets_per_task)
+    sets_per_task = _checked_sets(*with_settings(spark, sets_per_task=sets_per_task))
     location = location_in(spark, index, "index")
     stored = replace(Stored.at(location), manifest=location.manifest())  # IndexNotFoundError
     check_workers(spark)
+    warn_of_memory(spark, sets_per_task * _SET_NBYTES)
     with errors_of_workers():
-        merge_segments(spark, stored, stored.options(None, None), _checked_sets(sets_per_task))
+        merge_segments(spark, stored, stored.options(None, None), sets_per_task)
 
 
 def _checked_sets(sets_per_task: Any) -> int:
@@ -465,6 +470,7 @@ def subset_join(
         )
     if queries.isStreaming:
         raise InvalidValueError("strategy 'shuffle' cannot join a stream; use 'ship', or join within foreachBatch")
+    warn_of_memory(queries.sparkSession, BUCKET_SETS * _BUCKET_SET_NBYTES)
     return _shuffled(queries, place, asked, answers)
 
 

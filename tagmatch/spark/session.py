@@ -209,24 +209,59 @@ _UNITS = {"k": 1 << 10, "": 1 << 20, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}  
 #: Addresses that a worker takes besides an index: libraries, kernels, and memory kept after tasks have freed it
 WORKER_NBYTES = 4 << 30
 
+# Of a container, for each worker, in MiB; and what a worker of `tagmatch.spark.daemon` keeps besides
+_OVERHEAD_MB, _KEPT_MB = 1 << 10, 2 << 10
 
-def warn_of_memory(spark: SparkSession | None, index_nbytes: int) -> None:
-    """Warn of a setting that leaves workers too few addresses, as memory-mapped files take some."""
+# By itself Spark gives a container this part of the JVM's memory more, by its master, and at least so many MiB
+_OVERHEADS, _LEAST_OVERHEAD_MB = {"yarn": 0.1, "k8s": 0.4}, 384
+
+_told: set[str] = set()  # a job that is called for each micro-batch would repeat itself
+
+
+def warn_of_memory(spark: SparkSession | None, nbytes: int) -> None:
+    """Warn, once, of settings that leave workers too little memory, or too few addresses, as mapped files take some.
+
+    `nbytes` is what each maps or makes.
+    """
     if spark is None:
         return
     given = spark.conf.getAll
-    found = _SIZE.fullmatch(given.get("spark.executor.pyspark.memory", ""))
-    if found is None:
-        return
     cores = given.get("spark.executor.cores", "1")
     workers = int(cores) if cores.isdigit() else 1
-    limit, needed = int(found[1]) * _UNITS[found[2].lower()], (index_nbytes + WORKER_NBYTES) * workers
-    if limit < needed:
-        _log.warning(
-            "spark.executor.pyspark.memory is %s for %d workers of an executor, which bounds their addresses, and "
-            "a memory-mapped index of %d MiB takes addresses: leave it out, or set %dm",
-            found[0], workers, index_nbytes >> 20, -(-needed >> 20),
-        )  # fmt: skip
+    limit = _mebibytes(given, "spark.executor.pyspark.memory")
+    needed = -(-(nbytes + WORKER_NBYTES) * workers >> 20)
+    if limit and limit < needed:
+        _tell(
+            f"spark.executor.pyspark.memory is {limit} MiB for {workers} workers of an executor, which bounds their "
+            f"addresses, and each takes {nbytes >> 20} MiB for sets and mapped files, besides libraries: leave it out, "
+            f"or set {needed}m"
+        )
+    part = _OVERHEADS.get(given.get("spark.master", "").partition(":")[0])
+    if limit or part is None:  # it is added to the overhead; without containers that has no effect
+        return
+    memory = _mebibytes(given, "spark.executor.memory") or 1024
+    overhead = _mebibytes(given, "spark.executor.memoryOverhead")
+    own = overhead or max(
+        _LEAST_OVERHEAD_MB, int(memory * float(given.get("spark.executor.memoryOverheadFactor", part)))
+    )
+    is_kept = given.get("spark.python.daemon.module") == "tagmatch.spark.daemon"
+    if own < (needed := workers * (_OVERHEAD_MB + is_kept * _KEPT_MB)):
+        _tell(
+            f"spark.executor.memoryOverhead is {own} MiB{'' if overhead else ' by itself'} for {workers} workers of an "
+            f"executor, which are not part of the JVM: set {needed}m, or the container may be killed"
+        )
+
+
+def _mebibytes(given: Mapping[str, str], name: str) -> int:
+    """A size among settings; 0 without one, and for one that Spark itself would refuse."""
+    found = _SIZE.fullmatch(given.get(name, ""))
+    return 0 if found is None else int(found[1]) * _UNITS[found[2].lower()] >> 20
+
+
+def _tell(text: str) -> None:
+    if text not in _told:
+        _told.add(text)
+        _log.warning(text)
 
 
 # -- stores ------------------------------------------------------------------------------------------------------------

@@ -109,9 +109,7 @@ def test_a_function_says_that_rows_have_too_many_keys(index: Path, monkeypatch: 
     tags = pa.array([["a", "b"]] * QUERIES, pa.list_(pa.string()))
     few = match_udf(index).func(tags[:3])  # integers of 8 bytes; strings of 5, and of 4 for their ends
     assert pc.list_value_length(few).to_pylist() == [KEYS + 1] * 3
-    told = (
-        f"the keys of {QUERIES} rows, which Spark gives at once, have more than 4 MiB; use subset_join, or a smaller s"
-    )
+    told = f"the keys of {QUERIES} rows, which come at once, have more than 4 MiB; use subset_join, or a smaller s"
     looked_up, ask = list[int](), Answers.ask
     monkeypatch.setattr(Answers, "ask", lambda self, *args: looked_up.append(len(args[1])) or ask(self, *args))
     with pytest.raises(ResultTooLargeError, match=told):
