@@ -15,7 +15,7 @@ from support.spark_functions import called, settings_of
 import tagmatch.spark.functions
 import tagmatch.spark.join
 from tagmatch import Circle, TagMatch
-from tagmatch.model.errors import IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatchError
+from tagmatch.model.errors import IndexNotFoundError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.spark import match_udf, partition, register, subset_join
 from tagmatch.spark.columns import errors_of_workers
 from tagmatch.spark.shuffle import shuffle_join
@@ -69,6 +69,38 @@ def test_a_null_has_no_answer(spark: Any, tmp_path: Path) -> None:
             each and sorted(each) if isinstance(each, list) else each for each in match.func(tags).to_pylist()
         ] == wanted
         assert match.func(tags[:0]).to_pylist() == []
+
+
+def test_rows_with_a_null_among_their_tags_may_be_skipped(spark: Any, tmp_path: Path) -> None:
+    """They then have no answer, but null; else they are an error."""
+    index = make_index(tmp_path / "index", [([], 1), (["a"], 2)])
+    rows = [["a", None], ["a"], None, [None], []]
+    for output, wanted in (("lists", [None, [1, 2], None, None, [1]]), ("counts", [None, 2, None, None, 1])):
+        tags = pa.array(rows, pa.list_(pa.string()))
+        found = match_udf(index, output=output, skip_invalid=True).func(tags).to_pylist()
+        assert [sorted(each) if isinstance(each, list) else each for each in found] == wanted
+    frame = spark.createDataFrame([*enumerate(rows)], "id int, tags array<string>")
+    assert called("column", frame, index, skip_invalid=True) == {0: [], 1: [1, 2], 2: [], 3: [], 4: [1]}
+    with pytest.raises(NullError, match="^column 'tags' of the queries holds a null") as raised, errors_of_workers():
+        called("column", frame, index)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("strategy", ["ship", "shuffle"])
+def test_letters_of_names_count_if_the_session_says_so(spark: Any, tmp_path: Path, strategy: Any) -> None:
+    index = make_index(tmp_path / "index", [(["a"], 1), (["b"], 2)])
+    one = spark.createDataFrame([(["a"],)], "Tags array<string>")
+    both = spark.createDataFrame([(["a"], ["b"])], "Tags array<string>, TAGS array<string>")
+    assert [row.key for row in subset_join(one, index, strategy=strategy).collect()] == [1]
+    with pytest.raises(InvalidValueError, match="one column 'tags'; its columns are 'Tags', 'TAGS'"):
+        subset_join(both, index, strategy=strategy)
+    for value in ("true", "TRUE"):
+        with settings_of(spark, {"spark.sql.caseSensitive": value}):
+            with pytest.raises(InvalidValueError, match="one column 'tags'; its columns are 'Tags'; is 'Tags' meant"):
+                subset_join(one, index, strategy=strategy)
+            for name, key in (("Tags", 1), ("TAGS", 2)):
+                joined = subset_join(both, index, tags=name, strategy=strategy)
+                assert [row.key for row in joined.collect()] == [key]
 
 
 _WITHIN = "struct<kind: string, lon: int, lat: double, metres: int>"

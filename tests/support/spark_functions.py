@@ -23,6 +23,7 @@ def called(
     unique: bool = False,
     only: str | None = None,
     plane: bool = False,
+    skip_invalid: bool = False,
     **arguments: str | Sequence[str] | None,
 ) -> dict[Any, list[Any]]:
     """The keys that a function gives for each row, by its first column.
@@ -32,7 +33,8 @@ def called(
     """
     names, call = {"tags": "tags", **arguments}, _by_tasks if isinstance(frame, Frame) else _by_spark
     found = {row[0]: list[Any]() for row in frame.select(frame.columns[0]).collect()}
-    for first, key in call(way, frame, str(index), {"unique": unique, "only": only, "plane": plane}, names):
+    wanted = {"unique": unique, "only": only, "plane": plane, "skip_invalid": skip_invalid}
+    for first, key in call(way, frame, str(index), wanted, names):
         found[first].append(key)
     return {first: sorted(keys) for first, keys in found.items()}
 
