@@ -100,7 +100,7 @@ def check_workers(spark: SparkSession | None) -> None:
     A function without Arrow asks, as one with Arrow fails before it begins. Nothing is asked in local mode, if workers
     run the very Python of the driver.
     """
-    if spark is None or spark in _sound:  # of Connect, sessions are of a class of their own
+    if spark is None or spark in _sound:  # sessions of Connect are of another class
         return
     context = getattr(spark, "_sc", None)  # Connect has none
     is_own = context is not None and context.master.startswith("local") and context.pythonExec == sys.executable
@@ -212,7 +212,7 @@ WORKER_NBYTES = 4 << 30
 # Of a container, for each worker, in MiB; and what a worker of `tagmatch.spark.daemon` keeps besides
 _OVERHEAD_MB, _KEPT_MB = 1 << 10, 2 << 10
 
-# By itself Spark gives a container this part of the JVM's memory more, by its master, and at least so many MiB
+# By itself Spark gives a container this part of the JVM's memory more, by its master, and at least this number of MiB
 _OVERHEADS, _LEAST_OVERHEAD_MB = {"yarn": 0.1, "k8s": 0.4}, 384
 
 _told: set[str] = set()  # a job that is called for each micro-batch would repeat itself

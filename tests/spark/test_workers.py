@@ -21,7 +21,7 @@ SET_IT = "; set PYSPARK_PYTHON, or spark.pyspark.python"
 class Asked:
     """A session of Connect, as far as it is asked: its class is no subclass of the classic one, and it has no context.
 
-    Its workers fail with an error, if there is one.
+    Its workers fail with `error`, unless it is empty.
     """
 
     def __init__(self, error: str = "") -> None:
@@ -65,7 +65,7 @@ def test_workers_that_lack_something(monkeypatch: pytest.MonkeyPatch, lacking: l
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in lacking else find_spec(name))
     spark: Any = Asked()
-    for _ in range(2):  # one that is mended meanwhile is asked anew
+    for _ in range(2):  # they are asked anew, as they may be mended by then
         with pytest.raises(SparkUnavailableError, match=f"lacks {', '.join(lacking)}{SET_IT}"):
             check_workers(spark)
     assert spark.times == 2
