@@ -532,7 +532,7 @@ def _column(queries: DataFrame, of: str, given: str | Column) -> tuple[Column, b
         raise InvalidTypeError(f"{of} must be the name of a column of the queries, or a Column, not {given!r:.80}")
     columns = queries.columns
     found = [name for name in columns if name == given]
-    if not found and queries.sparkSession.conf.get("spark.sql.caseSensitive", "false").lower() != "true":
+    if not found and str(queries.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() != "true":
         found = [name for name in columns if name.lower() == given.lower()]
     if len(found) == 1:
         return col(in_backquotes(found[0])), True

@@ -81,7 +81,7 @@ def test_rows_with_a_null_among_their_tags_may_be_skipped(spark: Any, tmp_path: 
         assert [sorted(each) if isinstance(each, list) else each for each in found] == wanted
     frame = spark.createDataFrame([*enumerate(rows)], "id int, tags array<string>")
     assert called("column", frame, index, skip_invalid=True) == {0: [], 1: [1, 2], 2: [], 3: [], 4: [1]}
-    with pytest.raises(NullError, match="^column 'tags' of the queries holds a null") as raised, errors_of_workers():
+    with pytest.raises(NullError, match=r"^column 'tags' of the queries holds a null") as raised, errors_of_workers():
         called("column", frame, index)
     assert "\n" not in str(raised.value)
 

@@ -61,7 +61,7 @@ def test_kinds(spark: Any, tmp_path: Path, strategy: Any, unique: bool) -> None:
         found_lists = {row.n: sorted(row[5]) if isinstance(row[5], list) else row[5] for row in joined.collect()}
         assert found_lists == dict(enumerate(answers))
     for how in HOW:
-        with pytest.raises(NullError, match="^column 'tags'") as raised, errors_of_workers():
+        with pytest.raises(NullError, match=r"^column 'tags'") as raised, errors_of_workers():
             subset_join(frame, index, how=how, strategy=strategy).collect()  # type: ignore[arg-type]
         assert "\n" not in str(raised.value)  # Spark's error, with its traces, is the cause
         assert "\n" in str(raised.value.__cause__)
