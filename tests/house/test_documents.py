@@ -22,7 +22,7 @@ MADE = ("reference/commands.md",)
 NEEDS_DOCKER = "needs Docker"
 REASONS = {NEEDS_JAVA, NEEDS_DOCKER, "needs a checkout", "needs a GPU", "needs a cluster", "takes minutes", None}
 #: The other side of pages for those who come from another system
-OTHERS = {f"needs {name}" for name in ("a broker", "ClickHouse", "Node", "PostgreSQL", "Redis", "Vespa")}
+OTHERS = {f"needs {name}" for name in ("a broker", "ClickHouse", "Elasticsearch", "Node", "PostgreSQL", "Redis", "Vespa")}
 
 
 def test_what_is_not_run_says_why() -> None:
