@@ -21,8 +21,9 @@ MADE = ("reference/commands.md",)
 #: Why a block may be left out, and by whom it is run then
 NEEDS_DOCKER = "needs Docker"
 REASONS = {NEEDS_JAVA, NEEDS_DOCKER, "needs a checkout", "needs a GPU", "needs a cluster", "takes minutes", None}
+_SYSTEMS = ("a broker", "ClickHouse", "Elasticsearch", "Node", "PostgreSQL", "Redis", "Vespa")
 #: The other side of pages for those who come from another system
-OTHERS = {f"needs {name}" for name in ("a broker", "ClickHouse", "Elasticsearch", "Node", "PostgreSQL", "Redis", "Vespa")}
+OTHERS = {f"needs {name}" for name in _SYSTEMS}
 
 
 def test_what_is_not_run_says_why() -> None:
