@@ -1,4 +1,4 @@
-"""The steps of the Dockerfile as commands, in a folder of their own: what they need is that of the image."""
+"""The steps of the Dockerfile as commands, in a separate folder, with the packages of the image."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ FROM python
 COPY . .
 RUN cp given.txt /opt/given.txt
 ENV PATH=/opt/bin:$PATH PLACE=/opt
-RUN useradd nobody
+RUN useradd guest
 CHECK
 CMD ["sh", "/etc/run.sh"]
 """
