@@ -214,6 +214,12 @@ def tasks_at_once(spark: SparkSession) -> int:
     return spark.range(1 << 16).selectExpr("spark_partition_id()").distinct().count()
 
 
+def tasks_of_shuffle(spark: SparkSession) -> int:
+    """In how many tasks a join should meet: as many as the user has set, else as run at once, not Spark's 200."""
+    given = spark.conf.getAll.get(_PARTITIONS_SETTINGS[-1], "")
+    return int(given) if given.isdigit() else tasks_at_once(spark)
+
+
 def labels_for_all(spark: SparkSession) -> I64Array:
     """Return a label for each partition of `repartition("label")`, which Spark may put together."""
     settings = [spark.conf.get(name, None) or "" for name in _PARTITIONS_SETTINGS]

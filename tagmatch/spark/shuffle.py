@@ -69,7 +69,7 @@ from tagmatch.partitioner.spark.batches import (
     serialized,
     sets_at,
     sorted_by_number,
-    tasks_at_once,
+    tasks_of_shuffle,
 )
 from tagmatch.spark.answers import PARTS, Answers, as_spark, in_parts, in_short_lists
 from tagmatch.spark.columns import AskedColumns, reject_nulls
@@ -299,13 +299,13 @@ def shuffle_join(
 ) -> DataFrame:
     """Join queries with the snapshot that the index has now, in buckets of about `bucket_sets` sets.
 
-    A bucket is a task, which asks all queries that come to it; so there are at least as many as tasks run at once.
+    A bucket is a task, which asks all queries that come to it; so there are at least `tasks_of_shuffle`.
     """
     spark = queries.sparkSession
     name = index.manifest()["snapshot"]
     there = index.in_place(name)
     snapshot = there.snapshot
-    parallelism = tasks_at_once(spark)
+    parallelism = tasks_of_shuffle(spark)
     bucket_sets = min(bucket_sets, max(FEWEST_SETS, -(-len(snapshot) // parallelism)))
     buckets, met_filter = buckets_for(there, bucket_sets, at_least=parallelism)
     labels = labels_for(spark, buckets.count, 2).reshape(-1)

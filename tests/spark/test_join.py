@@ -31,7 +31,7 @@ from tagmatch.model.errors import (
     NullError,
     TagMatchError,
 )
-from tagmatch.partitioner.spark.batches import tasks_at_once
+from tagmatch.partitioner.spark.batches import tasks_of_shuffle
 from tagmatch.spark import register
 from tagmatch.spark.columns import errors_of_workers
 from tagmatch.spark.join import subset_join
@@ -361,9 +361,9 @@ def test_every_partition_gets_a_bucket(session: SparkSession, tmp_path: Path, mo
     queries = session.createDataFrame([([f"t{i}"],) for i in range(80)], "tags array<string>")
     joined = subset_join(queries, index, strategy="shuffle")
     assert joined.select(functions.spark_partition_id()).distinct().count() == 8
-    monkeypatch.undo()  # so few sets are a bucket; but there are two cores
+    monkeypatch.undo()  # so few sets are a bucket; but the tests' configuration asks for four
     joined = subset_join(queries, index, strategy="shuffle")
-    assert joined.select(functions.spark_partition_id()).distinct().count() == tasks_at_once(session) == 2
+    assert joined.select(functions.spark_partition_id()).distinct().count() == tasks_of_shuffle(session) == 4
 
 
 @pytest.mark.parametrize(("kind", "key"), [("long", int), ("string", str)], ids=["integers", "strings"])

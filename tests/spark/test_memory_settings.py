@@ -1,4 +1,4 @@
-"""Settings of Spark that bound the memory of workers are compared with what they need."""
+"""Settings of Spark: those that bound the memory of workers are compared with what they need; partitions of joins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from support import tasks
+from support import tasks as tasks_module
 from support.index_files import make_index
 
 from tagmatch.spark import match_udf, optimize, partition, session, subset_join
@@ -85,7 +85,7 @@ def test_jobs_and_joins_warn(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str
 ) -> None:
     index = make_index(tmp_path / "index", [(["a"], 1)])
-    with tasks.session(seed) as spark:
+    with tasks_module.session(seed) as spark:
         monkeypatch.setattr(SparkSession, "getActiveSession", lambda: spark)
         spark.conf.set("spark.executor.pyspark.memory", "1g")
         sets = spark.createDataFrame([(["a"], 1)], "tags array<string>, key long")
@@ -101,3 +101,26 @@ def test_jobs_and_joins_warn(
     of_sets, needed = {"ship": (0, 4097), "match_udf": (0, 4097), "shuffle": (143, 4240)}.get(call, (500, 4596))
     assert f"each takes {of_sets} MiB for sets" in message
     assert message.endswith(f"set {needed}m")
+
+
+@pytest.mark.parametrize(("given", "tasks"), [("7", 7), (None, 2), ("auto", 2)])
+def test_a_join_has_as_many_tasks_as_the_user_has_set(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, given: str | None, tasks: int
+) -> None:
+    """Else as run at once: Spark's own 200 partitions are for tables of any size."""
+    counted, repartition = list[int](), tasks_module.Frame.repartition
+
+    def seen(frame: Any, count: int, *columns: str) -> Any:
+        counted.append(count)
+        return repartition(frame, count, *columns)
+
+    monkeypatch.setattr(tasks_module.Frame, "repartition", seen)
+    index = make_index(tmp_path / "index", [([f"t{i}"], i) for i in range(80)])
+    with tasks_module.session(seed) as spark:
+        queries = spark.createDataFrame([([f"t{i}"],) for i in range(80)], "tags array<string>")
+        spark.conf.unset("spark.sql.shuffle.partitions")
+        if given is not None:
+            spark.conf.set("spark.sql.shuffle.partitions", given)
+        joined = subset_join(queries, index, strategy="shuffle")
+        assert sorted(row.key for row in joined.collect()) == [*range(80)]
+    assert counted == [tasks]
