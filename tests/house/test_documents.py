@@ -21,7 +21,7 @@ MADE = ("reference/commands.md",)
 #: Why a block may be left out, and by whom it is run then
 NEEDS_DOCKER = "needs Docker"
 REASONS = {NEEDS_JAVA, NEEDS_DOCKER, "needs a checkout", "needs a GPU", "needs a cluster", "takes minutes", None}
-_SYSTEMS = ("a broker", "ClickHouse", "Elasticsearch", "Node", "PostgreSQL", "Redis", "Vespa")
+_SYSTEMS = ("a broker", "ClickHouse", "Delta and Iceberg", "Elasticsearch", "Node", "PostgreSQL", "Redis", "Vespa")
 #: The other side of pages for those who come from another system
 OTHERS = {f"needs {name}" for name in _SYSTEMS}
 
