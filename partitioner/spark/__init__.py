@@ -9,7 +9,7 @@ Steps, each of one or a few Spark jobs ::
     slices      sets as ranks; Algorithm 1 by histograms if a subtree is too large for one task; each slice laid out
     index       the slices one after the other, in files; each task writes some parts of them
 
-If all shards together have few keys, one task does the remaining steps, by the local partitioner.
+If all shards together have few sets and keys, one task does the remaining steps, by the local partitioner.
 
 At last the driver names these files in a new manifest, in one step; an append also names the segments that stay.
 
@@ -143,7 +143,10 @@ def _take_in(
 
 def _make(spark: SparkSession, job: Job, shards: Shards, records: Records) -> tuple[int, Entry]:
     """Leave the segment of shards in the scratch folder: how many partitions it has, and what manifests say of it."""
-    make = _make_in_one_task if shards.keys <= job.sets_per_task else _make_in_steps
+    # A set takes 500 bytes. Another key of it takes 22 as a number, and a string may take as much as a set
+    more = shards.keys - shards.sets
+    size = shards.sets + (more if job.key_type == "string" else more // 8)
+    make = _make_in_one_task if size <= job.sets_per_task else _make_in_steps
     return make(spark, job, shards.numbers, records)
 
 

@@ -122,6 +122,18 @@ def test_files_of_a_job_that_is_damaged_are_replaced(spark: Any, tmp_path: Path,
     assert contents_of(tmp_path / "index") == contents_of(tmp_path / "before")
 
 
+@pytest.mark.parametrize(("kind", "keys", "is_one"), [("long", 5, True), ("long", 40, False), ("string", 5, False)])
+def test_sets_with_several_keys_are_for_one_task(
+    spark: Any, tmp_path: Path, kind: str, keys: int, is_one: bool
+) -> None:
+    """A key that is a number takes little room next to a set; a string may take as much."""
+    rows = [([f"t{i}"], f"{i}-{j}" if kind == "string" else keys * i + j) for i in range(64) for j in range(keys)]
+    frame = spark.createDataFrame(rows, f"tags array<string>, key {kind}")
+    tasks = tasks_of_stages(spark, lambda: partition(frame, tmp_path / "spark", sets_per_task=100))
+    assert ("tagmatch: slices" not in tasks) == is_one
+    assert contents_of(tmp_path / "spark") == contents_of(make_index(tmp_path / "local", rows))
+
+
 @pytest.mark.parametrize(("kind", "key", "second"), [("long", int, []), ("string", str, ["keys"])])
 def test_steps_are_told(
     spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, key: Any, second: list[str]
