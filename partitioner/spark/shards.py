@@ -316,7 +316,7 @@ def sets_of_shard(job: Job, shard: int, table: str = _SETS) -> HeldSets:
 
 # -- the stored segments --------------------------------------------------------------------------------------------
 
-_FOUND, _DUE = "stored-found", "stored-due"
+_FOUND, _FOUND_BY_ALL, _DUE = "stored-found", "stored-found-by-all", "stored-due"
 
 # Bytes of files that one task verifies, except for a larger file
 _VERIFIED_BYTES = 1 << 26
@@ -326,6 +326,7 @@ _TAGS_AT_ONCE = 1 << 16
 
 _VERIFIED = "group long"
 _DUE_ROWS = "place long, chunk long, due long"
+_GATHERED = "place long"
 _LEFT = "place long, deleted string"
 
 
@@ -449,6 +450,7 @@ class Appending:
         ]
         taken = [*range(len(segments))] if every else to_take_in(live, self._shards.rows)
         looked_up = for_each(spark, self._numbers, self._look_up, _SHARD).collect()
+        for_each(spark, range(len(segments)), self._gather, _GATHERED).collect()
         due = [place for place in self._due if place not in taken]
         chunks = stored.chunks([*taken, *due], self._job.sets_per_task)
         made = for_each(spark, range(len(chunks)), partial(self._take, chunks, taken), _SHARD).collect()
@@ -506,7 +508,9 @@ class Appending:
     ) -> Iterator[pa.RecordBatch]:
         """Make a shard of the rows of a segment that no shard took: all or, if the segment stays, the due ones."""
         place, first, last = chunks[chunk]
-        segment, shard = self._stored.open().segments[place].without(self._found(place)), 2 * self._free + chunk
+        found, shard = self._found(place), 2 * self._free + chunk
+        found = found[slice(*np.searchsorted(found, np.array([first, last], np.uint32)))]
+        segment = self._stored.open().segments[place].without(found)
         rows = segment.live_rows(first, last).astype(np.uint32)
         if place not in taken:
             rows = np.intersect1d(rows, self._due_in(place), assume_unique=True)
@@ -525,10 +529,16 @@ class Appending:
                 deleted = json.dumps(write_deletions(deletions, len(segment), path))
         yield pa.record_batch({"place": pa.array([place]), "deleted": pa.array([deleted], pa.string())})
 
+    def _gather(self, place: int) -> Iterator[pa.RecordBatch]:
+        """Leave the rows of a segment that shards have found in one file: its chunks may be as many as the shards."""
+        rows = [self._scratch.read(_FOUND, shard, f"rows-{place}", keep=True) for shard in self._numbers]
+        found = np.sort(np.concatenate([np.zeros(0, np.uint32), *map(to_numbers, rows)]))
+        self._scratch.write(_FOUND_BY_ALL, place, rows=pa.array(found))
+        yield one_row(place=place)
+
     def _found(self, place: int) -> U32Array:
         """Rows of a segment whose sets are in one of the shards, ascending."""
-        rows = [self._scratch.read(_FOUND, shard, f"rows-{place}", keep=True) for shard in self._numbers]
-        return np.sort(np.concatenate([np.zeros(0, np.uint32), *map(to_numbers, rows)]))
+        return to_numbers(self._scratch.read(_FOUND_BY_ALL, place, "rows", keep=True))
 
     def _due_in(self, place: int) -> U32Array:
         """Rows of a segment whose sets have keys that have expired, ascending."""

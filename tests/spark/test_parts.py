@@ -16,10 +16,11 @@ import pytest
 from support.index_files import MANIFEST, contents_of, make_index
 from support.segments import cut_every, segments_stay
 from support.spark_functions import settings_of
-from support.tasks import Session
+from support.tasks import Session, session
 
 from tagmatch import TagMatch
 from tagmatch.model.options import KeyType, Layout
+from tagmatch.partitioner.spark.batches import Scratch
 from tagmatch.spark import partition
 
 Rows = list[tuple[list[str], Any, str | None]]
@@ -120,6 +121,30 @@ def test_files_of_a_job_that_is_damaged_are_replaced(spark: Any, tmp_path: Path,
     assert set(tasks["tagmatch: index"]) == {1}
     partition(frame, tmp_path / "index")
     assert contents_of(tmp_path / "index") == contents_of(tmp_path / "before")
+
+
+def test_what_shards_find_is_read_once(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the task of each chunk of a segment: there may be as many of these as of shards."""
+    monkeypatch.setattr("tagmatch.changing.Changing._begin_merging", lambda *_: None)
+    read, scratch_read = Counter[tuple[str, int]](), Scratch.read
+
+    def counted(self: Scratch, name: str, number: int, column: str, *, keep: bool = False) -> Any:
+        read[name, number] += 1
+        return scratch_read(self, name, number, column, keep=keep)
+
+    rows = [([f"t{i}"], i) for i in range(200)]
+    more = [(tags, key + 1000) for tags, key in rows[::3]]
+    index = make_index(tmp_path / "spark", rows)
+    with session(seed) as spark:
+        monkeypatch.setattr(Scratch, "read", counted)
+        spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+        spark.loses_tasks = lambda: False  # which would read anew
+        frame = spark.createDataFrame(more, "tags array<string>, key long")
+        partition(frame, index, mode="append", sets_per_task=20)  # ten chunks
+    found = {number: times for (name, number), times in read.items() if name == "stored-found"}
+    assert len(found) > 1
+    assert set(found.values()) == {1}
+    assert contents_of(index) == contents_of(make_index(make_index(tmp_path / "local", rows), more))
 
 
 @pytest.mark.parametrize(("kind", "keys", "is_one"), [("long", 5, True), ("long", 40, False), ("string", 5, False)])
