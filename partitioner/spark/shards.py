@@ -538,7 +538,8 @@ class Appending:
 
     def _found(self, place: int) -> U32Array:
         """Rows of a segment whose sets are in one of the shards, ascending."""
-        return to_numbers(self._scratch.read(_FOUND_BY_ALL, place, "rows", keep=True))
+        found: U32Array = to_numbers(self._scratch.read(_FOUND_BY_ALL, place, "rows", keep=True))
+        return found
 
     def _due_in(self, place: int) -> U32Array:
         """Rows of a segment whose sets have keys that have expired, ascending."""
