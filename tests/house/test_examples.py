@@ -102,11 +102,15 @@ def served(folder: Path) -> Iterator[int]:
         process.wait()
 
 
-def documents(port: int) -> list[str]:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/documents", headers={"token": "a1"})
+def listed(port: int, path: str, **user: str) -> list[str]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", headers=user)
     with urllib.request.urlopen(request, timeout=600) as answer:
         found: list[str] = json.load(answer)
     return found
+
+
+def documents(port: int) -> list[str]:
+    return listed(port, "documents", token="a1")
 
 
 def test_two_workers_start_again(tmp_path: Path) -> None:
@@ -128,6 +132,24 @@ def test_two_workers_start_again(tmp_path: Path) -> None:
             time.sleep(0.05)
     with served(tmp_path) as port:
         assert {tuple(documents(port)) for _ in range(8)} == {("handbook",)}
+
+
+def test_flags_of_two_workers_follow_each_change(tmp_path: Path) -> None:
+    programs = {
+        "make_flags.py": block("flags.put(", "flags"),
+        "app.py": block("app = FastAPI()", "flags"),
+        "change_flags.py": block("changed.consolidate()", "flags"),
+    }
+    for name, code in programs.items():
+        (tmp_path / name).write_text(code)
+    subprocess.run([sys.executable, "make_flags.py"], cwd=tmp_path, check=True)
+    with served(tmp_path) as port:
+        assert {tuple(listed(port, "flags", user="ana")) for _ in range(8)} == {("dark_mode", "export")}
+        subprocess.run([sys.executable, "change_flags.py"], cwd=tmp_path, check=True)
+        same = 0
+        while same < 8:  # by both workers, as soon as each has looked
+            same = same + 1 if listed(port, "flags", user="ana") == ["export", "new_search"] else 0
+            time.sleep(0.05)
 
 
 def asked(port: int, method: str, path: str, body: Any = None) -> Any:
