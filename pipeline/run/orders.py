@@ -67,7 +67,7 @@ class Class:
         self.own += (_OWN_STEP if self.own else 1.0) * (each - self.own)
 
     def worth(self, limit: int) -> int:
-        """Messages from which on a packet is worth while, `limit` at most, whatever else is believed of its time.
+        """Messages from which on a packet is worth while, `limit` at most.
 
         Threads that wait for each other's lock make it seem long, and the shorter packets are, the more they wait.
         """
