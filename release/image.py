@@ -30,16 +30,17 @@ def run_image(dockerfile: str, source: Path, folder: Path, files: Mapping[str, s
     `folder`, as are those of `files`, texts by their paths in the image. The command of the image runs until its health
     check passes, and is then asked to end. Raises StepError.
     """
-    given = {path: _made(folder / path.strip("/"), text) for path, text in files.items()}
-    places = {place: _made(folder / place.strip("/")) for place in ("/opt", "/var/lib")} | given
+    places = {place: folder / place.strip("/") for place in ("/opt", "/var/lib", *files)}
 
     def here(text: str) -> str:
         return re.sub(
             "|".join(map(re.escape, sorted(places, key=len, reverse=True))), lambda at: str(places[at[0]]), text
         )
 
-    for path, text in files.items():
-        given[path].write_text(here(text))
+    for place, path in places.items():
+        (path.parent if place in files else path).mkdir(parents=True, exist_ok=True)
+    for place, text in files.items():
+        places[place].write_text(here(text))
     with tarfile.open(source) as archive:
         archive.extractall(folder / "src", filter="data")
     variables, check, ran = dict(os.environ), "", 0
@@ -58,11 +59,6 @@ def run_image(dockerfile: str, source: Path, folder: Path, files: Mapping[str, s
             _serve([here(each) for each in json.loads(rest)], json.loads(check), folder, variables)
             ran += 2
     return ran
-
-
-def _made(path: Path, text: str | None = None) -> Path:
-    (path if text is None else path.parent).mkdir(parents=True, exist_ok=True)
-    return path
 
 
 def _run(command: list[str], folder: Path, variables: dict[str, str]) -> None:

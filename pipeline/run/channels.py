@@ -191,7 +191,7 @@ class Channels(Workers[Turn]):
         while left or not found:
             with self._lock:
                 packet = self._order.packet(of, size.queries)
-                growing = packet < size.queries and packet == max(1, 2 * of.cost.largest)
+                growing = packet < size.queries and packet == of.cost.tried(size.queries)
                 fewest = min(max(size.fewest, of.worth(packet)), packet)
             smaller = replace(size, queries=packet, fewest=fewest)
             threads = 1 if self._order.by_thread else self._threads

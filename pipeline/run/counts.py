@@ -148,12 +148,13 @@ class CostModel:
         """The same, rather too much than too little."""
         return self.expected(tasks, count) * (1 + self.spread)
 
-    def most(self, seconds: float, limit: int) -> int:
-        """How many messages a task may have to take so long at most: 1 at least, `limit` at most.
+    def tried(self, limit: int) -> int:
+        """`limit`, or twice as many messages as a task had that was measured: further there is no telling."""
+        return min(limit, max(1, 2 * self.largest))
 
-        At most twice as many as a task had that was measured: further there is no telling.
-        """
-        limit = min(limit, max(1, 2 * self.largest))
+    def most(self, seconds: float, limit: int) -> int:
+        """How many messages a task may have to take so long at most: 1 at least, `tried(limit)` at most."""
+        limit = self.tried(limit)
         left = seconds / (1 + self.spread) - self.once
         if self.each * limit <= left:
             return limit

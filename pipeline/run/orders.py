@@ -136,7 +136,7 @@ def packet_of(of: Class, classes: Sequence[Class], limit: int) -> int:
     with takes at most half of its time.
     """
     most = of.cost.most(max(longest_task(classes), 2 * of.cost.seconds(0)), limit)
-    return max(most, of.worth(min(limit, max(1, 2 * of.cost.largest))))
+    return max(most, of.worth(of.cost.tried(limit)))
 
 
 @inlined
