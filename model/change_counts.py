@@ -42,7 +42,13 @@ class ChangeCounts(NamedTuple):
     missing: int = 0
 
     def and_also(self, others: ChangeCounts) -> ChangeCounts:
-        """These and others."""
+        """These and others.
+
+        Returns
+        -------
+        ChangeCounts
+            The sums of each count.
+        """
         return ChangeCounts(*(one + other for one, other in zip(self, others, strict=True)))
 
     def __str__(self) -> str:

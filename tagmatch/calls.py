@@ -242,6 +242,11 @@ def connect(
     wait : float
         Seconds to wait at most for a service that does not answer yet.
 
+    Returns
+    -------
+    RemoteTagMatch
+        The index; close it, or use it in a `with`.
+
     Raises
     ------
     AccessError

@@ -275,6 +275,11 @@ class TagMatch(Index[K]):
         pipeline, cuda, durability, keep_snapshots, data, attributes, analyzers, strict, keys, channels, order
             The same as for `TagMatch`.
 
+        Returns
+        -------
+        TagMatch
+            The index; close it, or use it in a `with`.
+
         Raises
         ------
         IndexNotFoundError, IndexCorruptError, IndexVersionError

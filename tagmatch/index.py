@@ -236,6 +236,11 @@ class Index(Generic[K]):
             time that is past has the addition remove the key. The time replaces one that the key had; without it, the
             key never expires, also if it had a time.
 
+        Returns
+        -------
+        int
+            How many changes are staged: one, or as many as `where` has alternatives.
+
         Raises
         ------
         TypeError, ValueError
@@ -406,6 +411,11 @@ class Index(Generic[K]):
             Whether a row with nothing that it asks for is meant to match every message. Default: it is an error, unless
             its `tags` are an empty list.
 
+        Returns
+        -------
+        int
+            How many changes are staged, as `add_set`.
+
         Raises
         ------
         TypeError, ValueError
@@ -439,6 +449,18 @@ class Index(Generic[K]):
 
         `missing` means the same as for `remove_set`.
 
+        Returns
+        -------
+        int
+            How many changes are staged, as `add_set`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `add_subscriptions`.
+        NotStoredError
+            With `missing="error"`: a set does not have its key; the message names both. Nothing is staged then.
+
         Examples
         --------
         >>> import pyarrow as pa
@@ -463,6 +485,18 @@ class Index(Generic[K]):
         self, tags: Any, keys: Any, *, where: Any = None, area: Any = None, missing: Missing = "ignore"
     ) -> int:
         """Stage the removal of many (set, key) pairs; arguments as `add_sets` and `remove_set`, so are errors.
+
+        Returns
+        -------
+        int
+            How many changes are staged, as `add_set`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `add_sets`.
+        NotStoredError
+            With `missing="error"`: a set does not have its key; the message names both. Nothing is staged then.
 
         Examples
         --------
@@ -606,6 +640,18 @@ class Index(Generic[K]):
     def delete_many(self, keys: Any, *, missing: Missing = "ignore") -> int:
         """Stage that many keys have no sets any more; `keys` as for `add_sets`, the rest as `delete`.
 
+        Returns
+        -------
+        int
+            How many changes are staged: as many as there are keys.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `add_sets`.
+        NotStoredError
+            With `missing="error"`: a key has no sets; the message names it. Nothing is staged then.
+
         Examples
         --------
         >>> tm = TagMatch()
@@ -669,6 +715,11 @@ class Index(Generic[K]):
 
         Staged changes stay staged, and come on top of it at the next `consolidate`. Where it is the same one, only the
         manifest is read, so that a server may ask often. From a store, a newer one is copied first.
+
+        Returns
+        -------
+        bool
+            Whether the snapshot is another one than before.
 
         Raises
         ------
@@ -759,6 +810,11 @@ class Index(Generic[K]):
         limit, order_by, score : optional
             As for `match_best`: at most `limit` keys, up to 10,000, each once, the best first by `order_by` or `score`.
 
+        Returns
+        -------
+        list of int or str
+            The keys; with `columns`, dicts.
+
         Raises
         ------
         TypeError, ValueError
@@ -823,6 +879,16 @@ class Index(Generic[K]):
         only: str | None = None,
     ) -> set[K]:
         """Keys of all stored sets contained in `tags`; arguments and errors as `match`.
+
+        Returns
+        -------
+        set of int or str
+            The keys.
+
+        Raises
+        ------
+        TypeError, ValueError, FilterError
+            As `match`.
 
         Examples
         --------
@@ -931,6 +997,16 @@ class Index(Generic[K]):
 
         Other arguments, and errors, are as those of `match`.
 
+        Returns
+        -------
+        int
+            The number of keys.
+
+        Raises
+        ------
+        TypeError, ValueError, FilterError
+            As `match`.
+
         Examples
         --------
         >>> tm = TagMatch()
@@ -956,6 +1032,16 @@ class Index(Generic[K]):
         only: str | None = None,
     ) -> bool:
         """Whether `match` gives a key; arguments and errors are the same.
+
+        Returns
+        -------
+        bool
+            Whether there is a key.
+
+        Raises
+        ------
+        TypeError, ValueError, FilterError
+            As `match`.
 
         Examples
         --------
@@ -1028,6 +1114,11 @@ class Index(Generic[K]):
         Returns
         -------
         pyarrow.Array of bool
+
+        Raises
+        ------
+        TypeError, ValueError, FilterError, DeadlineMissed, Overloaded
+            As `match_many`.
 
         Examples
         --------
@@ -1207,6 +1298,11 @@ class Index(Generic[K]):
         only : str, optional
             As for `match`: which keys, by their data.
 
+        Returns
+        -------
+        concurrent.futures.Future of list or set
+            The keys, once they are found.
+
         Raises
         ------
         TypeError, ValueError
@@ -1306,6 +1402,18 @@ class Index(Generic[K]):
         and over a connection columns, are found in another thread. `channel` is the same as for `submit`, other
         arguments as for `match`, and so are errors. `columns`, `limit`, `order_by` and `score` go without `unique`.
 
+        Returns
+        -------
+        list or set of int or str
+            The keys, as `match` and `match_unique` give them.
+
+        Raises
+        ------
+        TypeError, ValueError, FilterError
+            As `match`, and as `submit` where the channel is unknown.
+        Overloaded, DeadlineMissed
+            As `submit`, at once.
+
         Examples
         --------
         >>> import asyncio
@@ -1401,6 +1509,16 @@ class Index(Generic[K]):
         With `key`: why this key is an answer to the message, or is not. That is a tree: each stored set that has the
         key, each tag, condition and area of the set, whether it holds, and why not. `str` of it is indented text,
         `to_dict()` has what JSON has. Tags are compared also if `exact` is off.
+
+        Returns
+        -------
+        list of tuple, or Reasons
+            The sets, each a `frozenset` of tags and a tuple of its keys; with `key`, the tree.
+
+        Raises
+        ------
+        TypeError, ValueError, FilterError
+            As `match`.
 
         Examples
         --------
@@ -1553,6 +1671,11 @@ class Index(Generic[K]):
         Staged changes do not count, as for `in` and iteration. What this takes follows the sets of the key, not the
         index; the first question for a key since the index was opened puts the keys in order.
 
+        Returns
+        -------
+        Record or None
+            The record; its fields are those of `put`.
+
         Raises
         ------
         TypeError, ValueError
@@ -1684,6 +1807,11 @@ class Index(Generic[K]):
             `dfgs`), `dropped` (late, or as it could not be in time), `cancelled`, `failed`, or still `in_flight`; with
             times in seconds: `lateness` (of answers after the deadline), `estimate_error` (between what matching was
             expected to take and took), and `cost`, what it is expected to take: `once` and `each` message.
+
+        Raises
+        ------
+        ClosedError
+            This object is closed.
 
         Examples
         --------

@@ -157,6 +157,11 @@ def _stemmer(language: str) -> _Step:
 def words() -> Analyzer:
     """The words of a text, in order, by the rules of Unicode: they are values of the attribute.
 
+    Returns
+    -------
+    Analyzer
+        This step alone.
+
     Examples
     --------
     >>> from tagmatch import words
@@ -169,6 +174,18 @@ def words() -> Analyzer:
 def casefold(before: Analyzer | None = None) -> Analyzer:
     """A text, or the result of another analyzer, without case.
 
+    Returns
+    -------
+    Analyzer
+        The steps of `before`, and this one.
+
+    Raises
+    ------
+    TypeError
+        `before` is not an analyzer.
+
+    Examples
+    --------
     >>> from tagmatch import casefold
     >>> casefold().forms("Straße")
     ('strasse',)
@@ -179,6 +196,18 @@ def casefold(before: Analyzer | None = None) -> Analyzer:
 def nfc(before: Analyzer | None = None) -> Analyzer:
     """A text, or the result of another analyzer, with composed characters.
 
+    Returns
+    -------
+    Analyzer
+        The steps of `before`, and this one.
+
+    Raises
+    ------
+    TypeError
+        `before` is not an analyzer.
+
+    Examples
+    --------
     >>> from tagmatch import nfc
     >>> nfc().forms("e\u0301") == ("é",)
     True
@@ -189,6 +218,18 @@ def nfc(before: Analyzer | None = None) -> Analyzer:
 def nfkc(before: Analyzer | None = None) -> Analyzer:
     """A text, or the result of another analyzer, with composed characters, and other forms of characters replaced.
 
+    Returns
+    -------
+    Analyzer
+        The steps of `before`, and this one.
+
+    Raises
+    ------
+    TypeError
+        `before` is not an analyzer.
+
+    Examples
+    --------
     >>> from tagmatch import nfkc
     >>> nfkc().forms("ﬁne ①")
     ('fine 1',)
@@ -199,6 +240,18 @@ def nfkc(before: Analyzer | None = None) -> Analyzer:
 def no_accents(before: Analyzer | None = None) -> Analyzer:
     """A text, or the result of another analyzer, without accents.
 
+    Returns
+    -------
+    Analyzer
+        The steps of `before`, and this one.
+
+    Raises
+    ------
+    TypeError
+        `before` is not an analyzer.
+
+    Examples
+    --------
     >>> from tagmatch import no_accents
     >>> no_accents().forms("Café")
     ('Cafe',)
@@ -209,8 +262,20 @@ def no_accents(before: Analyzer | None = None) -> Analyzer:
 def stems(language: str, before: Analyzer | None = None) -> Analyzer:
     """The stems of words in a language, by an algorithm of Snowball; other texts are taken for one word.
 
-    InvalidValueError if there is no such algorithm, or PyStemmer is not there.
+    Returns
+    -------
+    Analyzer
+        The steps of `before`, and this one.
 
+    Raises
+    ------
+    TypeError
+        `language` is not a `str`, or `before` not an analyzer.
+    ValueError
+        There is no such algorithm, or PyStemmer is not installed.
+
+    Examples
+    --------
     >>> from tagmatch import stems, words
     >>> stems("english", words()).forms("red bikes")
     ('red', 'bike')

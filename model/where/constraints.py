@@ -468,7 +468,18 @@ class Where(str):
 
     @classmethod
     def of_tag(cls, tag: str, decimals: frozenset[str] = frozenset()) -> Self:
-        """The constraint with this tag in a stored row of an index that declares these attributes as decimals."""
+        """The constraint with this tag in a stored row of an index that declares these attributes as decimals.
+
+        Returns
+        -------
+        Where
+            Its expression.
+
+        Raises
+        ------
+        ValueError
+            No constraint has this tag.
+        """
         return cls(_text_of_tag(tag, decimals))
 
     def __repr__(self) -> str:

@@ -64,8 +64,12 @@ def test_examples_run(name: str) -> None:
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
 
 
+#: What raises no error
+RAISE_NOTHING = {"close", "words", "and_also"}
+
+
 @pytest.mark.slow
-def test_parameters_have_their_types_and_a_text() -> None:
+def test_functions_say_what_they_take_return_and_raise() -> None:
     extensions = griffe.load_extensions(SITE / "parameters.py")
     package = griffe.load("tagmatch", search_paths=[ROOT], docstring_parser="numpy", extensions=extensions)
     named = [package[name].final_target if package[name].is_alias else package[name] for name in set(NAMES) - ERRORS]
@@ -73,6 +77,9 @@ def test_parameters_have_their_types_and_a_text() -> None:
     members = [each for kind in kinds for each in kind.members.values() if not each.is_alias]
     for each in (each for each in [*named, *members] if each.is_function and not each.name.startswith("_")):
         sections = [section.value for section in each.docstring.parsed if section.kind.value == "parameters"]
+        said = {section.kind.value for section in each.docstring.parsed}
+        assert str(each.returns) == "None" or "returns" in said, each.path
+        assert "raises" in said or each.name in RAISE_NOTHING, each.path
         shown = {parameter.name: parameter for section in sections for parameter in section}
         names = {parameter.name for parameter in each.parameters} - {"self", "cls"}
         assert not shown or names <= shown.keys(), each.path
