@@ -29,12 +29,12 @@ class Figure:
 _OF_STREAM = ("table1", "table2", *(f"figure{number}" for number in range(6, 13)))
 PARTS: Mapping[str, tuple[str, ...]] = {
     "content": ("pcm", "figures", "dense", "real", "mixed", "areas"),
-    "pcm": ("table2", "figure6", "figure7", "figure8", "figure9", "much", "throughput"),
-    "ccm": ("table2", *(f"figure{number}" for number in range(5, 12))),
+    "pcm": ("table2", "improvements", "figure6", "figure7", "figure8", "figure9", "much", "throughput"),
+    "ccm": ("table2", "improvements", *(f"figure{number}" for number in range(5, 12))),
     "first": ("tags", "conditions", "areas", "warmup"),
     "location": (
-        *("spatial", "content", "table2", "figure3", "figure4", "figure5", "figure6", "figure7", "live", "exact"),
-        "cities",
+        *("spatial", "content", "table2", "figure3", "figure4", "figure5", "figure6", "figure7", "improvements"),
+        *("live", "exact", "cities"),
     ),
     "paper-scale": ("generate", "build", "table1", "fig2", "fig7"),
     "peers": (

@@ -22,7 +22,8 @@ from tagmatch.pipeline.areas.chunks import Places, Shapes
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch_bench.figures.figure import PARTS
-from tagmatch_bench.figures.location_content import cities, clients, content, table2, workload
+from tagmatch_bench.figures.improvement import CLCB_COUNTERS
+from tagmatch_bench.figures.location_content import cities, clients, content, located, table2, workload
 from tagmatch_bench.figures.location_spatial import memory, messages, moves, parts, spatial
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.content import add_answers
@@ -75,12 +76,20 @@ def location(bench: Bench, sizes: LocationSizes) -> Result:
         "figure5": partial(moves, bench, result, sizes.figures),
         "figure6": partial(parts, bench, result, sizes.figures),
         "figure7": partial(memory, bench, result, sizes.figures),
+        "improvements": partial(_improved, bench, result, sizes.figures),
         "live": partial(live, bench, result, sizes.live),
         "exact": partial(exact, bench, result, sizes.pairs),
         "cities": partial(cities, bench, result, sizes.alerts, sizes.cities),
     }
     bench.do(works, sizes.parts)
     return result
+
+
+def _improved(bench: Bench, result: Result, filters: int) -> None:
+    """Measure CLCB's improvement in its default scenario."""
+    with bench.doing(f"location: generating {filters:,} filters"):
+        scenario = located("CLCB's improvement", filters, bench.options.queries, bench.options.seed)
+    CLCB_COUNTERS.measure(bench, result, scenario, scenario.for_others[0])
 
 
 #: Different contents of all filters

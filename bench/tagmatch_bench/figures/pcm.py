@@ -15,9 +15,19 @@ from tagmatch_bench.figures import content_scenarios as scenarios
 from tagmatch_bench.figures import published
 from tagmatch_bench.figures.content_scenarios import Figure
 from tagmatch_bench.figures.figure import PARTS
+from tagmatch_bench.figures.improvement import CCM_COUNTERS, CCM_SHARED_MEMORY, Improvement
 from tagmatch_bench.figures.published import DEFAULT, MICROS, against
 from tagmatch_bench.harness.bench import Bench
-from tagmatch_bench.harness.content import GPU, OURS, OURS_ON_GPU, Measured, Scenario, add_answers, latency, timed
+from tagmatch_bench.harness.content import (
+    GPU,
+    OURS,
+    OURS_ON_GPU,
+    Measured,
+    Scenario,
+    add_answers,
+    latency,
+    timed,
+)
 from tagmatch_bench.harness.results import Result, Row, Target
 from tagmatch_bench.harness.timing import Samples, alternate, by_name
 from tagmatch_bench.systems.catalogue import CONTENT, CONTENT_GPU, CONTENT_ONE_BY_ONE, CONTENT_SHARED, ENCODED, System
@@ -141,6 +151,7 @@ def pcm(
     )
     works = {
         "table2": partial(_table2, bench, result, constraints),
+        "improvements": partial(_improved, bench, result, CCM_COUNTERS, scenarios.pcm, constraints),
         **{
             f"figure{figure.number}": partial(_figure, bench, result, figure, constraints)
             for figure in scenarios.pcm_figures(constraints)
@@ -156,6 +167,18 @@ def _table2(bench: Bench, result: Result, constraints: int) -> None:
     shown = Shown("PCM Table 2", "scenario", micros=published.PCM_TABLE2, times=published.PCM_TABLE2_TIMES)
     scenario = scenarios.pcm(constraints, bench.options.queries, bench.options.seed)
     compared(bench, result, shown, [(DEFAULT, scenario)], _PAIRS)
+
+
+def _improved(
+    bench: Bench,
+    result: Result,
+    improvement: Improvement,
+    default: Callable[[int, int, int], Scenario],
+    constraints: int,
+) -> None:
+    """Measure an improvement in the paper's default scenario."""
+    scenario = default(constraints, bench.options.queries, bench.options.seed)
+    improvement.measure(bench, result, scenario, scenario.subscriptions)
 
 
 def _figure(bench: Bench, result: Result, figure: Figure, constraints: int) -> None:
@@ -293,6 +316,7 @@ def ccm(bench: Bench, *, constraints: int = 1_000_000, parts: tuple[str, ...] = 
     )
     works = {
         "table2": partial(_ccm_table2, bench, result, constraints),
+        "improvements": partial(_improved, bench, result, CCM_SHARED_MEMORY, scenarios.ccm_default, constraints),
         "figure5": partial(_figure5, bench, result, constraints),
         **{
             f"figure{figure.number}": partial(_figure, bench, result, figure, constraints)

@@ -189,6 +189,11 @@ _COLUMNS = _Stored._fields
 _LENGTHS = 2
 
 
+def bits_of_counters(largest: int, at_least: int) -> int:
+    """The bits of counters that can hold this number."""
+    return next(bits for bits in (4, 8, 16, 32) if bits >= at_least and largest < 1 << bits)
+
+
 class Ccm(MarkingMatcher):
     """CCM: A. Margara, G. Cugola, "High-Performance Publish-Subscribe Matching Using Parallel Hardware", §3.3. Exact.
 
@@ -204,12 +209,13 @@ class Ccm(MarkingMatcher):
     Simplified: Input is in global memory, not in constant memory, in which Numba only puts compiled constants, and
     which would hold too few lines for several messages. A line has a row's number, not five pointers, and no type, as
     an attribute has one type. An attribute is a number in the tables' maps.
+
+    `counter_bits` is the least size of counters: with 32 they are cleared for every message.
     """
 
-    def __init__(self, subscriptions: pa.Table, *, at_once: int = 64, threads: int = 1) -> None:
+    def __init__(self, subscriptions: pa.Table, *, at_once: int = 64, counter_bits: int = 4, threads: int = 1) -> None:
         super().__init__(subscriptions, at_once=at_once, threads=threads)
-        largest = int(self._tables.sizes.max(initial=0))
-        self._bits = next(bits for bits in (4, 8, 16, 32) if largest < 1 << bits)
+        self._bits = bits_of_counters(int(self._tables.sizes.max(initial=0)), counter_bits)
         # Only the maps stay on the host, and what answers need
         self._tables = self._tables._replace(**{name: getattr(self._tables, name)[:0] for name in _COLUMNS[:-1]})
         self._stored = self._table(_Stored)
@@ -374,15 +380,23 @@ class Ccm2011(MarkingMatcher):
     Simplified: rows of constraints follow one another, where the paper has a table as wide as its longest row; a line
     of Input has no type, as an attribute has one, and is an attribute's number, not a name to be looked up in a map.
     Constraints of a row are in any order: by operator and value, which the paper tried, too, it found no faster.
+
+    Without `in_shared_memory`, each thread reads its line of Input from global memory.
     """
 
     #: Of the paper's Figure 5; what clears by memset is in the first one
     parts = ("copy in", "kernel", "copy back")
 
     def __init__(
-        self, subscriptions: pa.Table, *, reset: Literal["kernel", "memset"] = "kernel", threads: int = 1
+        self,
+        subscriptions: pa.Table,
+        *,
+        reset: Literal["kernel", "memset"] = "kernel",
+        in_shared_memory: bool = True,
+        threads: int = 1,
     ) -> None:
         self._copies = 2 if reset == "kernel" else 1
+        self._in_shared_memory = in_shared_memory
         super().__init__(subscriptions, at_once=1, threads=threads)
         self._tables = self._tables._replace(constraints=self._tables.constraints[:0])
         self._stored = self._table(_Stored2011)
@@ -455,9 +469,9 @@ class Ccm2011(MarkingMatcher):
         return _Way(recorded(stream, waits=True), None, tuple(columns.here), found, always)
 
     def _evaluate(self, blocks: tuple[int, int], sent: Sequence[Any], outs: list[Any]) -> None:
-        clears, other = self._copies > 1, outs[-1]
+        how, other = (self._in_shared_memory, self._copies > 1), outs[-1]
         _evaluate_2011[blocks, _BLOCK, self._workspace.stream](
-            *sent, self._on_device["constraints"], self._stored, outs[0], clears, other.counts, other.marked
+            *sent, self._on_device["constraints"], self._stored, outs[0], how, other.counts, other.marked
         )
 
     def _mark(self, messages: Messages, *, unique: bool) -> U8Array:
@@ -521,13 +535,19 @@ def _launch_2011(columns, lengths, way, next_way, marks, first, ends):
 
 
 @kernel
-def _evaluate_2011(rows, xs, constraints, stored, out, clears, other_counts, other_marked):
+def _evaluate_2011(rows, xs, constraints, stored, out, how, other_counts, other_marked):
     """Algorithm 1: evaluate constraint `x` of a block's line, its second number; clear what the next kernel uses."""
+    in_shared_memory, clears = how
     row_and_length = cuda.shared.array(2, np.int64)
-    if cuda.threadIdx.x == 0:
+    if in_shared_memory:
+        if cuda.threadIdx.x == 0:
+            row = rows[cuda.blockIdx.y]
+            row_and_length[0], row_and_length[1] = stored.starts[row], stored.lengths[row]
+        cuda.syncthreads()
+        start, length = row_and_length[0], row_and_length[1]
+    else:
         row = rows[cuda.blockIdx.y]
-        row_and_length[0], row_and_length[1] = stored.starts[row], stored.lengths[row]
-    cuda.syncthreads()
+        start, length = stored.starts[row], stored.lengths[row]
     x = cuda.grid(1)
     if clears:
         all_threads = cuda.gridDim.x * cuda.gridDim.y * cuda.blockDim.x
@@ -536,9 +556,9 @@ def _evaluate_2011(rows, xs, constraints, stored, out, clears, other_counts, oth
             other_counts[i] = 0
         for i in range(first, len(other_marked), all_threads):
             other_marked[i] = 0
-    if x >= row_and_length[1]:
+    if x >= length:
         return
-    constraint = constraints[row_and_length[0] + x]
+    constraint = constraints[start + x]
     if not holds(constraint.operator, xs[cuda.blockIdx.y], constraint.value, constraint.upper):
         return
     of = constraint.filter

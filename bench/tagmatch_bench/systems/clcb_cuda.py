@@ -16,7 +16,7 @@ from tagmatch.model.kernels.jit import copy, with_room
 from tagmatch.model.kernels.jit import kernel as host_kernel
 from tagmatch.pipeline.cuda.device import device_array, grid, kernel, typed
 from tagmatch.pipeline.cuda.streams import Stream, check
-from tagmatch_bench.systems.ccm import DeviceMatcher
+from tagmatch_bench.systems.ccm import DeviceMatcher, bits_of_counters
 from tagmatch_bench.systems.circles import Circles
 from tagmatch_bench.systems.clcb import AreasAlone, LocatedMatcher, LocatedMessages, Tables, without_constraints
 from tagmatch_bench.systems.content_matcher import holds
@@ -62,14 +62,15 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
 
     Simplified: the position and the Bloom filter of a message are arguments of Loc, not memory; an attribute is a
     number, and those that no filter has a constraint on are not in the Bloom filter; marks are bytes, not bits.
+
+    `counter_bits` is the least size of counters: with 32 they are cleared for every message.
     """
 
     parts = ("copy in", "Loc", "Cont", "Zip", "copy back")  # of the paper's Figure 6
 
-    def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:
+    def __init__(self, subscriptions: pa.Table, *, counter_bits: int = 8, threads: int = 1) -> None:
         super().__init__(subscriptions, at_once=1, threads=threads)
-        largest = int(self._tables.sizes.max(initial=0)) + 1
-        self._bits = next(bits for bits in (8, 16, 32) if largest < 1 << bits)
+        self._bits = bits_of_counters(int(self._tables.sizes.max(initial=0)) + 1, counter_bits)
         alone = {name: getattr(self._tables, name)[:0] for name in _COLUMNS if name not in _OF_HOST}
         self._tables = self._tables._replace(**alone)
         self._areas, self._constraints = self._table(_Areas), self._table(_Constraints)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from tagmatch_bench.commands.app import app
 from tagmatch_bench.figures import location_content, location_spatial
 from tagmatch_bench.figures.figure import FIGURES
+from tagmatch_bench.figures.improvement import CCM_COUNTERS, CCM_SHARED_MEMORY, CLCB_COUNTERS
 from tagmatch_bench.figures.location import LocationSizes, location
 from tagmatch_bench.figures.pcm import ccm, pcm
 from tagmatch_bench.harness.bench import Bench, BenchOptions
@@ -91,6 +92,18 @@ def test_constraints() -> None:
     assert len(by_size) == 3
     assert {row.system for row in result.answers} >= micros | many | by_size
     assert sum("the sooner device" in line.what for line in result.lines) == 2
+
+
+def test_improvements() -> None:
+    """Each with and without, which answer alike."""
+    found = [
+        ccm(bench(), constraints=80, parts=("improvements",)),
+        pcm(bench(), constraints=80, parts=("improvements",)),
+        location(bench(threads=1, queries=8), LocationSizes(parts=("improvements",), figures=60)),
+    ]
+    for result, improvement in zip(found, (CCM_SHARED_MEMORY, CCM_COUNTERS, CLCB_COUNTERS), strict=True):
+        assert shown(result) == {"improvements of the paper": {improvement.name}}
+        assert {row.system for row in result.answers} == {improvement.name, f"without {improvement.name}"}
 
 
 def test_areas(monkeypatch: pytest.MonkeyPatch) -> None:

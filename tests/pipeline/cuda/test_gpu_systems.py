@@ -16,6 +16,7 @@ from support.simulator import EXAMPLES
 from support.systems import AREA, KINDS, PLACES, POINT, RADII, cases, check, check_circles, check_located, tables
 from support.tables import table_of, tag_rows
 
+from tagmatch_bench.figures.improvement import CCM_COUNTERS, CCM_SHARED_MEMORY
 from tagmatch_bench.systems.catalogue import CIRCLES_GPU, CONTENT_GPU, LOCATED_GPU, OWN_CIRCLES_GPU, System
 from tagmatch_bench.systems.gpu_scan import BATCH_SIZE, PACKET_BATCHES, GpuBatchScan, GpuScan
 from tagmatch_bench.systems.hybrid import Hybrid
@@ -33,8 +34,10 @@ SYSTEMS = {
     "CCM, 3 at once": System("ccm:Ccm", {"at_once": 3}),
     "CCM, 1 at once": System("ccm:Ccm", {"at_once": 1}),
     "CCM, 2011, memset": System("ccm:Ccm2011", {"reset": "memset"}),
+    "CCM, counters of 32 bits": CCM_COUNTERS.without,
+    "CCM, 2011, Input in global memory": CCM_SHARED_MEMORY.without,
 }
-VARIANTS = ("CCM, 1 at once", "CCM, 2011, memset")
+VARIANTS = [name for name in SYSTEMS if name not in CONTENT_GPU and name != "CCM, 3 at once"]
 named = [pytest.param(each, id=name, marks=[pytest.mark.slow] * (name in VARIANTS)) for name, each in SYSTEMS.items()]
 content = pytest.mark.parametrize("system", named)
 everything = pytest.mark.parametrize("system", [*named, pytest.param(CLCB, id="CLCB")])
