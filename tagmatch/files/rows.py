@@ -159,9 +159,10 @@ class TextReader:
             raise InputFileError(f"{place} (row {row}) is not {self._form.name}: {fault}") from None
         for column in self._columns:
             if column.is_missing(record):
+                remedy = ": give [] for no tags" if ATTRIBUTES.name in column.instead else ""
                 raise InputFileError(
                     f"{place} (row {row}) has no column {column.choice}; "
-                    f"it has {', '.join(map(repr, record)) or 'none'}"
+                    f"it has {', '.join(map(repr, record)) or 'none'}{remedy}"
                 )
             value, label = record.get(column.name), column.label(place)
             if value is not None or not (column.is_optional or column.instead):
