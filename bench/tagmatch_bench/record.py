@@ -133,17 +133,18 @@ def _ratio(cells: Sequence[str], of: re.Match[str]) -> str:
 
 
 def _results() -> str:
-    """A row for the results of each run: which machine, when, which commit, and the command."""
-    rows = dict[str, list[str]]()
+    """A row for the results of each commit on a machine: which machine, when, which commit, and the commands."""
+    rows = dict[str, tuple[list[str], list[str]]]()
     for name, command in commands().items():
         where = _facts(name)["circumstances"]
         machine, gpus = where["machine"], where["machine"]["gpus"]
         devices = f", {len(gpus)} × {gpus[0].partition(',')[0]}" if gpus else ""
-        at = f"{where['date'][:10]}, {where['commit'][:7]}"
-        row = f"{machine['usable_cores']} cores{devices} | {at} | `{command}`"
-        rows.setdefault(row, []).append(f"`{name}`")
-    found = [f"| {', '.join(names)} | {row} |" for row, names in rows.items()]
-    return "\n".join(["| result | machine | measured | command |", "|---|---|---|---|", *found])
+        at = f"{machine['usable_cores']} cores{devices} | {where['date'][:10]}, {where['commit'][:7]}"
+        for cell, text in zip(rows.setdefault(at, ([], [])), (name, command), strict=True):
+            if f"`{text}`" not in cell:
+                cell.append(f"`{text}`")
+    found = [f"| {', '.join(names)} | {at} | {'; '.join(done)} |" for at, (names, done) in rows.items()]
+    return "\n".join(["| results | machine | measured | commands |", "|---|---|---|---|", *found])
 
 
 def filled(text: str) -> str:
