@@ -23,17 +23,18 @@ from support.tables import answers, right_answers, table_of, tag_rows
 
 from tagmatch_bench.systems import servers
 from tagmatch_bench.systems.catalogue import DATABASES, System
+from tagmatch_bench.systems.clickhouse import ClickHouseRarest, ClickHouseScan
 from tagmatch_bench.systems.databases import (
-    ClickHouseScan,
     MongoDB,
     Operator,
     PostgresGin,
+    PostgresInts,
     PostgresRarest,
     PostgresScan,
     Sharded,
 )
 from tagmatch_bench.systems.matcher import Matcher, UnavailableError
-from tagmatch_bench.systems.on_disk import DUCKDB, LANCEDB, SYSTEMS_ON_DISK, DuckDBScan
+from tagmatch_bench.systems.on_disk import DUCKDB, LANCEDB, SYSTEMS_ON_DISK, DuckDBScan, LanceDBRarest
 from tagmatch_bench.systems.servers import PostgresServer
 
 Build = Callable[[pa.Table], Matcher[Any]]
@@ -96,7 +97,9 @@ def mongodb(sets: pa.Table, client: Callable[..., Any], operator: Operator) -> M
         return MongoDB(sets, ["mongodb://first", "mongodb://second"], operator=operator)
 
 
-ON_THE_SERVER: dict[str, Build] = {each.__name__: each for each in (PostgresScan, PostgresGin, PostgresRarest)}
+ON_SERVERS: dict[str, tuple[str, Any]] = {
+    **{each.__name__: ("postgres", each) for each in (PostgresScan, PostgresGin, PostgresRarest, PostgresInts)},
+}
 SYSTEMS: dict[str, Build] = {
     **{name: partial(system, threads=2) for name, system in DATABASES.items() if not system.needs},
     "sharded": partial(Sharded, DuckDBScan, shards=3),
@@ -105,11 +108,12 @@ SYSTEMS: dict[str, Build] = {
 }
 
 
-@pytest.fixture(scope="module", params=[*ON_THE_SERVER, *SYSTEMS])
+@pytest.fixture(scope="module", params=[*ON_SERVERS, *SYSTEMS])
 def build(request: pytest.FixtureRequest) -> Build:
     if request.param in SYSTEMS:
         return SYSTEMS[request.param]
-    return partial(ON_THE_SERVER[request.param], server=request.getfixturevalue("postgres"))
+    server, system = ON_SERVERS[request.param]
+    return partial(system, server=request.getfixturevalue(server))
 
 
 def check(build: Build, sets: pa.Table, queries: pa.ListArray) -> None:
@@ -140,10 +144,29 @@ def test_slices_and_chunks(build: Build, rng: random.Random) -> None:
 
 
 def test_nul(postgres: PostgresServer) -> None:
-    for build in (DuckDBScan, ClickHouseScan):
+    for build in (DuckDBScan, ClickHouseScan, ClickHouseRarest, LanceDBRarest, partial(PostgresInts, server=postgres)):
         check(build, table_of([(["x\0y"], 1), (["x"], 2), (["\0"], 3)]), tag_rows([["x"], ["x\0y"], ["\0"]]))
     with pytest.raises(ValueError, match=r"column 'tags', row 1: a tag has the character NUL"):
         PostgresScan(table_of([(["a"], 1), (["b", "x\0y"], 2)]), server=postgres)
+
+
+def test_many_candidates(build: Build, rng: random.Random) -> None:
+    """Most sets have their rarest tag in each query."""
+    names = [f"t{number}" for number in range(300)]
+    sets = [(rng.sample(names, 3), key) for key in range(2000)]
+    check(build, table_of(sets), tag_rows([rng.sample(names, 200) for _ in range(3)]))
+
+
+def test_nothing_is_left_on_the_server(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = table_of([(["a", "b"], 1), ([], 2)])
+    matcher = PostgresInts(sets, server=postgres)
+    assert (matcher.nbytes() or 0) > 0
+    matcher.close()
+    with postgres.connect() as connection:
+        assert connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'sets%'").fetchall() == []
+    monkeypatch.setattr("tagmatch_bench.systems.databases._EXTENSION", "of_another_world")
+    with pytest.raises(UnavailableError, match=r"needs the extension of_another_world .* postgresql-contrib"):
+        PostgresInts(sets, server=postgres)
 
 
 def test_mongodb() -> None:
@@ -164,6 +187,7 @@ def test_mongodb() -> None:
         ("duckdb", DuckDBScan),
         ("chdb", ClickHouseScan),
         ("psycopg", PostgresScan),
+        ("lancedb", LanceDBRarest),
         ("pymongo", partial(MongoDB, uris=["mongodb://localhost"])),
         ("duckdb", lambda _: SYSTEMS_ON_DISK[DUCKDB](Path("system"), 1)),
         ("lancedb", lambda _: SYSTEMS_ON_DISK[LANCEDB](Path("system"), 1)),

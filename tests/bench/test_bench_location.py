@@ -120,7 +120,7 @@ def test_nothing_is_left_behind(
     with pytest.raises(RuntimeError, match="Redis's server does not start"):
         RedisServer()
     monkeypatch.setattr("tagmatch_bench.systems.circle_databases._EXTENSION", "postgis_of_another_world")
-    with pytest.raises(UnavailableError, match="needs PostGIS"):
+    with pytest.raises(UnavailableError, match=r"needs the extension postgis_of_another_world .* postgresql-postgis"):
         PostGis(case.circles, server=postgis)
 
 

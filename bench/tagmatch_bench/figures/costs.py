@@ -33,6 +33,7 @@ from tagmatch_bench.systems.catalogue import (
     OURS,
     OURS_ON_GPU,
     POSTGRESQL_GIN,
+    POSTGRESQL_INTS,
     POSTGRESQL_RAREST,
     POSTGRESQL_SCAN,
     PREFIX_TREE,
@@ -183,11 +184,14 @@ def _on_server(name: str) -> Build:
     return lambda sets, threads: DATABASES[name](sets, threads, server=_server())
 
 
+_ON_POSTGRESQL = (POSTGRESQL_GIN, POSTGRESQL_SCAN, POSTGRESQL_RAREST, POSTGRESQL_INTS)
+
+
 def _databases(bench: Bench) -> dict[str, Build]:
     return {
         **some((RAREST, BALANCED)),
         **DATABASES,
-        **{name: _on_server(name) for name in (POSTGRESQL_GIN, POSTGRESQL_SCAN, POSTGRESQL_RAREST)},
+        **{name: _on_server(name) for name in _ON_POSTGRESQL},
         MONGODB: lambda sets, threads: DATABASES[MONGODB](sets, threads, uris=_first(bench.options.mongodb, 1)),
     }
 

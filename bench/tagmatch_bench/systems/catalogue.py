@@ -53,7 +53,7 @@ ICN = "ICN tree"
 PYTHON_DICT = "Python dict of rarest tags"
 GPU_BATCH_SCAN = "GPU scan, batched"
 POSTGRESQL_GIN, POSTGRESQL_SCAN = "PostgreSQL, GIN", "PostgreSQL, scan"
-POSTGRESQL_RAREST = "PostgreSQL, rarest tag"
+POSTGRESQL_RAREST, POSTGRESQL_INTS = "PostgreSQL, rarest tag", "PostgreSQL, intarray"
 MONGODB = "MongoDB"
 
 #: Those of Table 1
@@ -86,9 +86,12 @@ DATABASES: Mapping[str, System] = {
     POSTGRESQL_GIN: System("databases:PostgresGin", needs="server"),
     POSTGRESQL_SCAN: System("databases:PostgresScan", needs="server"),
     POSTGRESQL_RAREST: System("databases:PostgresRarest", needs="server"),
+    POSTGRESQL_INTS: System("databases:PostgresInts", needs="server"),
     "DuckDB list_has_all": System("on_disk:DuckDBScan"),
     "DuckDB, rarest tag": System("on_disk:DuckDBRarest"),
-    "ClickHouse hasAll": System("databases:ClickHouseScan"),
+    "ClickHouse hasAll": System("clickhouse:ClickHouseScan"),
+    "ClickHouse, rarest tag": System("clickhouse:ClickHouseRarest"),
+    "LanceDB, rarest tag": System("on_disk:LanceDBRarest"),
     MONGODB: System("databases:MongoDB", needs="server"),
 }
 

@@ -13,8 +13,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import F64Array, U32Array
 from tagmatch_bench.systems.circle_trees import longitudes_and_latitudes, metres
 from tagmatch_bench.systems.circles import Circles, Found, joined, lists_of
-from tagmatch_bench.systems.databases import PostgresTable
-from tagmatch_bench.systems.matcher import UnavailableError
+from tagmatch_bench.systems.databases import PostgresTable, add_extension
 from tagmatch_bench.systems.on_disk import DuckDBTable
 from tagmatch_bench.systems.servers import PostgresServer, RedisServer
 
@@ -90,7 +89,7 @@ class PostGis(PostgresTable):
         self._radius = circles.radius
         with ExitStack() as undo:
             on_table = self._open("circles", server, threads, undo)
-            _add_postgis(self._connection)
+            add_extension(self._connection, _EXTENSION, "postgresql-postgis")
             self._connection.execute("SET enable_seqscan = off")
             self._connection.execute(on_table(_TABLE))
             given = (np.arange(len(circles)), circles.x, circles.y, circles.radius, *_sides(circles))
@@ -116,17 +115,6 @@ class PostGis(PostgresTable):
 def _sides(circles: Circles) -> list[F64Array]:
     """West, south, east and north of each."""
     return [side for sides in circles.boxes() for side in sides.T]
-
-
-def _add_postgis(connection: Any) -> None:
-    """Raise `UnavailableError` without PostGIS."""
-    import psycopg
-
-    try:
-        connection.execute("SET client_min_messages = warning")
-        connection.execute(f"CREATE EXTENSION IF NOT EXISTS {_EXTENSION}")
-    except (psycopg.errors.FeatureNotSupported, psycopg.errors.UndefinedFile) as error:
-        raise UnavailableError("needs PostGIS for PostgreSQL's server (Debian package postgresql-postgis)") from error
 
 
 #: Points of a pipeline, and places of a command

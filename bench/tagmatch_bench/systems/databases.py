@@ -1,4 +1,4 @@
-"""Databases that scan or index arrays of tags: PostgreSQL, MongoDB and ClickHouse; and one in shards."""
+"""Databases that scan or index arrays of tags: PostgreSQL and MongoDB; and one in shards."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import U64Array
+from tagmatch.pipeline.unique import merge_all
 from tagmatch_bench.systems.matcher import (
     Matcher,
     Plain,
     Queries,
     UnavailableError,
     answers_to_pylist,
+    list_array,
+    lists_by_query,
+    lists_in,
     needed,
+    rarest_of,
     rows_of,
+    table_of_rows,
     unique_lists,
 )
 from tagmatch_bench.systems.servers import PostgresServer
@@ -53,7 +59,7 @@ class Sharded(Generic[Queries]):
         self._shards: list[Matcher[Queries]] = []
         with ExitStack() as started:
             for first in range(shards):
-                shard = build(_table_of(rows[first::shards]))
+                shard = build(table_of_rows(rows[first::shards]))
                 started.callback(shard.close)
                 self._shards.append(shard)
             self._threads = started.enter_context(ThreadPoolExecutor(shards))
@@ -78,12 +84,6 @@ class Sharded(Generic[Queries]):
     def close(self) -> None:
         """Close all shards."""
         self._started.close()
-
-
-def _table_of(rows: list[tuple[frozenset[str], list[int]]]) -> pa.Table:
-    pairs = [(list(tags), key) for tags, keys in rows for key in keys]
-    tags, keys = [tags for tags, _ in pairs], [key for _, key in pairs]
-    return pa.table({"tags": pa.array(tags, pa.list_(pa.string())), "key": pa.array(keys, pa.uint64())})
 
 
 _table_numbers = count()
@@ -134,9 +134,9 @@ class PostgresScan(PostgresTable):
     _query: ClassVar[LiteralString] = "SELECT keys FROM {} WHERE tags <@ %(tags)s::text[]"
 
     def __init__(self, sets: pa.Table, *, threads: int = 1, server: PostgresServer | None = None) -> None:
-        _refuse_nul(sets["tags"].combine_chunks(), "tags")
         with ExitStack() as undo:
             on_table = self._open("sets", server, threads, undo)
+            self._add_extension(self._connection)
             self._connection.execute(on_table("CREATE UNLOGGED TABLE {} (" + ", ".join(self._columns) + ")"))
             self._load(on_table("COPY {} FROM STDIN (FORMAT BINARY)"), sets)
             for statement in (*self._index, "VACUUM (ANALYZE) {}"):
@@ -144,14 +144,18 @@ class PostgresScan(PostgresTable):
             self._undo = undo.pop_all()
         self._select = on_table(self._query)
 
+    def _add_extension(self, connection: Any) -> None:
+        """Nothing."""
+
     def _load(self, copy_in: Composed, sets: pa.Table) -> None:
         with self._connection.cursor() as cursor, cursor.copy(copy_in) as copy:
             copy.set_types([column.partition(" ")[2] for column in self._columns])
-            for row in self._rows(rows_of(sets)):
+            for row in self._rows(sets):
                 copy.write_row(row)
 
-    def _rows(self, sets: list[tuple[frozenset[str], list[int]]]) -> Iterable[tuple[Any, ...]]:
-        return ((list(tags), to_signed(keys)) for tags, keys in sets)
+    def _rows(self, sets: pa.Table) -> Iterable[tuple[Any, ...]]:
+        _refuse_nul(sets["tags"].combine_chunks(), "tags")
+        return ((list(tags), to_signed(keys)) for tags, keys in rows_of(sets))
 
     def prepare(self, queries: pa.ListArray) -> list[list[str]]:
         """Convert to lists of strings."""
@@ -188,10 +192,70 @@ class PostgresRarest(PostgresScan):
         " UNION ALL SELECT keys FROM {0} WHERE rarest IS NULL"  # the empty set
     )
 
-    def _rows(self, sets: list[tuple[frozenset[str], list[int]]]) -> Iterable[tuple[Any, ...]]:
-        frequency = Counter(chain.from_iterable(tags for tags, _ in sets))
-        rarest = (min(tags, key=frequency.__getitem__, default=None) for tags, _ in sets)
-        return ((*row, tag) for row, tag in zip(super()._rows(sets), rarest, strict=True))
+    def _rows(self, sets: pa.Table) -> Iterable[tuple[Any, ...]]:
+        rows = list(super()._rows(sets))
+        return ((*row, tag) for row, tag in zip(rows, rarest_of(tags for tags, _ in rows), strict=True))
+
+
+_EXTENSION = "intarray"
+
+
+class PostgresInts(PostgresScan):
+    """PostgreSQL's extension `intarray`: tags as sorted numbers, the rarest with a B-tree, and `<@` of numbers. Exact.
+
+    Numbers of tags are in a dictionary of this process. Indexes of the extension are no help, as they are made for
+    sets that contain a query: GIN lists the rows of each number, and for `<@` would look at all rows that have any of
+    them; GiST joins sets to larger ones, which tell nothing of the smallest, so that the extension has taken `<@` out.
+    One statement for all queries of a call.
+    """
+
+    _columns = ("tags int4[]", "keys bigint[]", "rarest int4")
+    _index = ("CREATE INDEX ON {} (rarest)",)
+    _query = """
+        WITH asked AS MATERIALIZED (SELECT query, array_agg(tag) AS tags
+            FROM unnest(%(queries)s::int4[], %(tags)s::int4[]) AS pairs (query, tag) GROUP BY query)
+        SELECT query, keys FROM asked CROSS JOIN unnest(asked.tags) AS tag
+            JOIN {0} AS sets ON rarest = tag AND sets.tags <@ asked.tags
+        UNION ALL SELECT query, keys FROM generate_series(0, %(count)s - 1) AS query, {0} WHERE rarest IS NULL"""
+
+    def _add_extension(self, connection: Any) -> None:
+        add_extension(connection, _EXTENSION, "postgresql-contrib")
+
+    def _rows(self, sets: pa.Table) -> Iterable[tuple[Any, ...]]:
+        rows = rows_of(sets)
+        common = Counter(chain.from_iterable(tags for tags, _ in rows)).most_common()
+        self._numbers = {tag: number for number, (tag, _) in enumerate(common)}  # the rarest of a set is the last
+        for tags, keys in rows:
+            numbers = self._numbers_of(tags)
+            yield numbers, to_signed(keys), numbers[-1] if numbers else None
+
+    def _numbers_of(self, tags: Iterable[str]) -> list[int]:
+        return sorted({number for tag in tags if (number := self._numbers.get(tag)) is not None})
+
+    def prepare(self, queries: pa.ListArray) -> list[list[int]]:  # type: ignore[override]
+        """Convert to the numbers of known tags."""
+        return [*map(self._numbers_of, queries.to_pylist())]
+
+    def match_many(self, queries: Sequence[list[int]], *, unique: bool = False) -> pa.ListArray:  # type: ignore[override]
+        """Return the keys of the stored sets that match, for each query in order."""
+        asked = [number for number, tags in enumerate(queries) for _ in tags]
+        given = {"queries": asked, "tags": [*chain.from_iterable(queries)], "count": len(queries)}
+        rows = self._connection.execute(self._select, given, prepare=True, binary=True).fetchall()
+        query_of = np.fromiter((query for query, keys in rows for _ in keys), np.int64)
+        found = lists_by_query(query_of, from_signed((keys for _, keys in rows), unique=False), len(queries))
+        return list_array(merge_all(lists_in(found))) if unique else found
+
+
+def add_extension(connection: Any, name: str, package: str) -> None:
+    """Raise `UnavailableError` if PostgreSQL's server lacks an extension, which a Debian package has."""
+    import psycopg
+
+    try:
+        connection.execute("SET client_min_messages = warning")
+        connection.execute(f"CREATE EXTENSION IF NOT EXISTS {name}")
+    except (psycopg.errors.FeatureNotSupported, psycopg.errors.UndefinedFile) as error:
+        message = f"needs the extension {name} of PostgreSQL's server (Debian package {package})"
+        raise UnavailableError(message) from error
 
 
 def _refuse_nul(lists: pa.ListArray, column: str) -> None:
@@ -290,75 +354,3 @@ def _batches(sets: pa.Table) -> Iterator[list[dict[str, Any]]]:
     for first in range(0, len(rows), _DOCUMENTS_AT_ONCE):
         batch = rows[first : first + _DOCUMENTS_AT_ONCE]
         yield [{"tags": list(tags), "keys": to_signed(keys)} for tags, keys in batch]
-
-
-_clickhouse_numbers = count()
-
-
-class ClickHouseScan:
-    """ClickHouse's `hasAll`, on a table in memory, through `chdb`. Exact.
-
-    One statement for each query: that answers more queries a second than a join of a batch with the stored sets,
-    for which `hasAll` cannot prepare a query once. All sessions of `chdb` in a process share one database, so
-    each matcher's table has its own name.
-    """
-
-    exact = True
-
-    def __init__(self, sets: pa.Table, *, threads: int = 1) -> None:
-        with needed("chdb"):
-            from chdb.session import Session
-        new_session: Callable[[], Any] = Session
-        number = next(_clickhouse_numbers)
-        self._table, given = f"sets_{number}", f"given_{number}"
-        with ExitStack() as undo:
-            self._session = undo.enter_context(new_session())
-            self._session.query(f"SET max_threads = {threads}, max_query_size = {1 << 30}")
-            # A plain DROP would free the memory minutes later only
-            undo.callback(self._session.query, f"DROP TABLE IF EXISTS {self._table} SYNC")
-            self._session.query(f"CREATE TABLE {given} (tags Array(String), key UInt64) ENGINE = Memory")
-            try:
-                with self._session.send_insert(f"INSERT INTO {given} (tags, key)", "ArrowStream") as insert:
-                    insert.append(_ipc_stream(sets))
-                    insert.finish()
-                self._session.query(
-                    f"CREATE TABLE {self._table} ENGINE = Memory AS SELECT arraySort(arrayDistinct({given}.tags)) AS"
-                    f" tags, groupUniqArray(key) AS keys FROM {given} GROUP BY ALL"
-                )
-            finally:
-                self._session.query(f"DROP TABLE {given} SYNC")
-            self._undo = undo.pop_all()
-
-    def prepare(self, queries: pa.ListArray) -> list[str]:
-        """Convert to arrays in ClickHouse's language."""
-        return [f"[{','.join(map(_literal, query))}]" for query in queries.to_pylist()]
-
-    def match_many(self, queries: Sequence[str], *, unique: bool = False) -> list[U64Array]:
-        """Return the keys of the stored sets that match, for each query in order."""
-        select = f"SELECT {'DISTINCT' if unique else ''} arrayJoin(keys) AS key FROM {self._table} WHERE hasAll"
-        answers = []
-        for query in queries:
-            result = self._session.query(f"{select}({query}, tags)", "ArrowStream")
-            answers.append(pa.ipc.open_stream(result.bytes()).read_all()["key"].to_numpy())
-        return answers
-
-    def nbytes(self) -> int | None:
-        """Bytes of memory of the table."""
-        size = f"SELECT total_bytes FROM system.tables WHERE name = '{self._table}' AND database = currentDatabase()"
-        return int(self._session.query(size).bytes())
-
-    def close(self) -> None:
-        """Drop the table."""
-        self._undo.close()
-
-
-def _ipc_stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-
-def _literal(tag: str) -> str:
-    escaped = tag.replace("\\", "\\\\").replace("'", "\\'").replace("\0", "\\0")
-    return f"'{escaped}'"

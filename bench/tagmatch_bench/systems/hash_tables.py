@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from itertools import chain
+from collections import defaultdict
 from math import comb
 from typing import cast
 
@@ -16,7 +15,15 @@ from tagmatch.model.columns import key_values
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.tables import KeyTable
 from tagmatch.workloads.numbers import mix
-from tagmatch_bench.systems.matcher import Plain, first_of_equals, keys_of_matches, list_array, rows_of, unique_lists
+from tagmatch_bench.systems.matcher import (
+    Plain,
+    first_of_equals,
+    keys_of_matches,
+    list_array,
+    rarest_of,
+    rows_of,
+    unique_lists,
+)
 
 
 class RarestTagDict(Plain):
@@ -29,14 +36,13 @@ class RarestTagDict(Plain):
 
     def __init__(self, sets: pa.Table, *, threads: int = 1) -> None:  # noqa: ARG002
         rows = rows_of(sets)
-        frequency = Counter(chain.from_iterable(tags for tags, _ in rows))
         self._clusters: dict[str, list[tuple[frozenset[str], list[int]]]] = defaultdict(list)
         self._keys_of_empty_set: list[int] = []
-        for tags, keys in rows:
-            if tags:
-                self._clusters[min(tags, key=frequency.__getitem__)].append((tags, keys))
-            else:
+        for (tags, keys), rarest in zip(rows, rarest_of(tags for tags, _ in rows), strict=True):
+            if rarest is None:
                 self._keys_of_empty_set = keys
+            else:
+                self._clusters[rarest].append((tags, keys))
 
     def prepare(self, queries: pa.ListArray) -> list[list[str]]:
         """Convert to lists of strings."""

@@ -8,11 +8,12 @@ converts an Arrow array of queries to it, so that benchmarks need not time that.
 from __future__ import annotations
 
 import operator
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from itertools import chain
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -176,6 +177,20 @@ def rows_of(sets: pa.Table) -> list[tuple[frozenset[str], list[int]]]:
     return [(tags, sorted(keys)) for tags, keys in keys_of.items()]
 
 
+def table_of_rows(rows: Iterable[tuple[frozenset[str], list[int]]]) -> pa.Table:
+    """Return a row for each pair of a set and a key."""
+    pairs = [(list(tags), key) for tags, keys in rows for key in keys]
+    tags, keys = [tags for tags, _ in pairs], [key for _, key in pairs]
+    return pa.table({"tags": pa.array(tags, pa.list_(pa.string())), "key": pa.array(keys, pa.uint64())})
+
+
+def rarest_of(sets: Iterable[Collection[str]]) -> list[str | None]:
+    """Return the rarest tag of each set, None for the empty one."""
+    every = list(sets)
+    frequency = Counter(chain.from_iterable(every))
+    return [min(tags, key=frequency.__getitem__, default=None) for tags in every]
+
+
 def unique_lists(answers: list[list[Any]]) -> list[list[Any]]:
     """Return each list with equal elements once, ascending."""
     return [sorted(set(keys)) for keys in answers]
@@ -236,6 +251,12 @@ def keys_of(matches: Lists, keys: KeyTable, *, unique: bool) -> Lists:
     """Look up the keys of each query's rows, uint32; `unique` ones once each."""
     found = look_up_keys(matches, keys)
     return merge_unique(found, np.ones(len(found), np.bool_)) if unique else found
+
+
+def lists_by_query(asked: npt.NDArray[Any], keys: npt.NDArray[Any], queries: int) -> pa.ListArray:
+    """Pairs of a query and a key as an Arrow array of lists, one for each of `queries` queries."""
+    order = np.argsort(asked, kind="stable")
+    return list_array(Lists(list_offsets(np.bincount(asked, minlength=queries)), keys[order]))
 
 
 def list_array(answers: Lists) -> pa.ListArray:

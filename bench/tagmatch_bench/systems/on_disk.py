@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from tagmatch_bench.systems.catalogue import System
-from tagmatch_bench.systems.matcher import Matcher, Plain, needed
-from tagmatch_bench.workloads.content import lists_of
+from tagmatch_bench.systems.matcher import Matcher, Plain, lists_by_query, needed, rarest_of, rows_of, table_of_rows
 
 #: Columns of all tables here. No two rows have the same key, so that a row can be named by it
 COLUMNS = ("tags", "key")
@@ -105,9 +105,7 @@ class _DuckDB(DuckDBTable):
             found = database.sql(
                 f"SELECT {'DISTINCT' if unique else ''} query, {self.keys_of_row} AS key FROM ({self.joined})"
             ).to_arrow_table()
-        order = np.argsort(asked := found["query"].to_numpy(), kind="stable")
-        counts, keys = np.bincount(asked, minlength=len(queries)), found["key"].to_numpy()
-        return lists_of(counts, pa.array(keys[order]))
+        return lists_by_query(found["query"].to_numpy(), found["key"].to_numpy(), len(queries))
 
 
 class DuckDBScan(_DuckDB):
@@ -204,11 +202,12 @@ class LanceDBTable(Plain):
     """
 
     visible_at_once = True
+    _schema = _SCHEMA
 
     def __init__(self, path: Path, *, threads: int = 1) -> None:  # noqa: ARG002
         with needed("lancedb"):
             import lancedb
-        self._table = lancedb.connect(path).create_table(_NAME, schema=_SCHEMA, exist_ok=True)
+        self._table = lancedb.connect(path).create_table(_NAME, schema=self._schema, exist_ok=True)
 
     def change(self, added: pa.Table, removed: pa.Table | None = None) -> None:
         """Remove and add rows, in two versions of the table."""
@@ -242,7 +241,36 @@ class LanceDBTable(Plain):
         return [sorted(set(keys)) for keys in answers] if unique else answers
 
     def _match(self, tags: list[str]) -> list[int]:
-        literals = ", ".join("'" + tag.replace("'", "''") + "'" for tag in tags)
-        wanted = self._table.search().where(f"array_has_all(make_array({literals}), tags)")
+        wanted = self._table.search().where(self._filter(["'" + tag.replace("'", "''") + "'" for tag in tags]))
         keys: list[int] = wanted.select(["key"]).limit(None).to_arrow()["key"].to_pylist()
         return keys
+
+    def _filter(self, literals: list[str]) -> str:
+        return f"array_has_all(make_array({', '.join(literals)}), tags)"
+
+
+class LanceDBRarest(LanceDBTable):
+    """LanceDB with a column for each set's rarest tag, which has an index, in a folder that goes at the end. Exact."""
+
+    _schema = _SCHEMA.append(pa.field("rarest", pa.string()))
+
+    def __init__(self, sets: pa.Table, *, threads: int = 1) -> None:
+        with needed("lancedb"):
+            from lancedb.index import BTree
+        distinct = table_of_rows(rows_of(sets))
+        rarest = pa.array(rarest_of(distinct["tags"].to_pylist()), pa.string())
+        with ExitStack() as undo:
+            folder = undo.enter_context(TemporaryDirectory(prefix="tagmatch-bench-"))
+            super().__init__(Path(folder), threads=threads)
+            self.change(distinct.append_column("rarest", rarest))
+            if len(distinct):
+                self._table.create_index("rarest", config=BTree())
+            self._undo = undo.pop_all()
+
+    def _filter(self, literals: list[str]) -> str:
+        rarest = f"(rarest IS NULL OR rarest IN ({', '.join(literals)}))" if literals else "rarest IS NULL"
+        return f"{rarest} AND {super()._filter(literals)}"
+
+    def close(self) -> None:
+        """Remove the folder."""
+        self._undo.close()
