@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from support.tables import answers, right_answers, table_of, tag_rows
 
 from tagmatch_bench.systems import servers
+from tagmatch_bench.systems.by_rarest import RedisRarest, RoaringBitmaps, TantivyRarest
 from tagmatch_bench.systems.catalogue import DATABASES, System
 from tagmatch_bench.systems.clickhouse import ClickHouseRarest, ClickHouseScan
 from tagmatch_bench.systems.databases import (
@@ -35,7 +36,7 @@ from tagmatch_bench.systems.databases import (
 )
 from tagmatch_bench.systems.matcher import Matcher, UnavailableError
 from tagmatch_bench.systems.on_disk import DUCKDB, LANCEDB, SYSTEMS_ON_DISK, DuckDBScan, LanceDBRarest
-from tagmatch_bench.systems.servers import PostgresServer
+from tagmatch_bench.systems.servers import PostgresServer, RedisServer
 
 Build = Callable[[pa.Table], Matcher[Any]]
 
@@ -99,6 +100,7 @@ def mongodb(sets: pa.Table, client: Callable[..., Any], operator: Operator) -> M
 
 ON_SERVERS: dict[str, tuple[str, Any]] = {
     **{each.__name__: ("postgres", each) for each in (PostgresScan, PostgresGin, PostgresRarest, PostgresInts)},
+    RedisRarest.__name__: ("redis", RedisRarest),
 }
 SYSTEMS: dict[str, Build] = {
     **{name: partial(system, threads=2) for name, system in DATABASES.items() if not system.needs},
@@ -143,30 +145,38 @@ def test_slices_and_chunks(build: Build, rng: random.Random) -> None:
     check(build, table_of([(["a"], 1), ([], 2)]), tag_rows([]))
 
 
-def test_nul(postgres: PostgresServer) -> None:
-    for build in (DuckDBScan, ClickHouseScan, ClickHouseRarest, LanceDBRarest, partial(PostgresInts, server=postgres)):
+def test_nul(postgres: PostgresServer, redis: RedisServer) -> None:
+    on_servers = (partial(PostgresInts, server=postgres), partial(RedisRarest, server=redis))
+    others = (DuckDBScan, ClickHouseScan, ClickHouseRarest, LanceDBRarest, TantivyRarest, RoaringBitmaps)
+    for build in (*on_servers, *others):
         check(build, table_of([(["x\0y"], 1), (["x"], 2), (["\0"], 3)]), tag_rows([["x"], ["x\0y"], ["\0"]]))
     with pytest.raises(ValueError, match=r"column 'tags', row 1: a tag has the character NUL"):
         PostgresScan(table_of([(["a"], 1), (["b", "x\0y"], 2)]), server=postgres)
 
 
 def test_many_candidates(build: Build, rng: random.Random) -> None:
-    """Most sets have their rarest tag in each query."""
+    """More than are asked for at first; and more tags than a signature has bits."""
     names = [f"t{number}" for number in range(300)]
     sets = [(rng.sample(names, 3), key) for key in range(2000)]
     check(build, table_of(sets), tag_rows([rng.sample(names, 200) for _ in range(3)]))
 
 
-def test_nothing_is_left_on_the_server(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_on_the_servers(
+    postgres: PostgresServer, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sets = table_of([(["a", "b"], 1), ([], 2)])
-    matcher = PostgresInts(sets, server=postgres)
-    assert (matcher.nbytes() or 0) > 0
-    matcher.close()
+    for matcher in (PostgresInts(sets, server=postgres), RedisRarest(sets, server=redis)):
+        assert (matcher.nbytes() or 0) > 0
+        matcher.close()
     with postgres.connect() as connection:
         assert connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'sets%'").fetchall() == []
+    assert redis.connect().keys() == []
     monkeypatch.setattr("tagmatch_bench.systems.databases._EXTENSION", "of_another_world")
     with pytest.raises(UnavailableError, match=r"needs the extension of_another_world .* postgresql-contrib"):
         PostgresInts(sets, server=postgres)
+    monkeypatch.setattr(servers.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(UnavailableError, match=r"needs the program redis-server"):
+        RedisRarest(sets)
 
 
 def test_mongodb() -> None:
@@ -187,6 +197,9 @@ def test_mongodb() -> None:
         ("duckdb", DuckDBScan),
         ("chdb", ClickHouseScan),
         ("psycopg", PostgresScan),
+        ("redis", RedisRarest),
+        ("tantivy", TantivyRarest),
+        ("pyroaring", RoaringBitmaps),
         ("lancedb", LanceDBRarest),
         ("pymongo", partial(MongoDB, uris=["mongodb://localhost"])),
         ("duckdb", lambda _: SYSTEMS_ON_DISK[DUCKDB](Path("system"), 1)),

@@ -92,6 +92,9 @@ DATABASES: Mapping[str, System] = {
     "ClickHouse hasAll": System("clickhouse:ClickHouseScan"),
     "ClickHouse, rarest tag": System("clickhouse:ClickHouseRarest"),
     "LanceDB, rarest tag": System("on_disk:LanceDBRarest"),
+    "Redis, rarest tag": System("by_rarest:RedisRarest", needs="server"),
+    "tantivy, rarest tag": System("by_rarest:TantivyRarest"),
+    "Roaring bitmaps": System("by_rarest:RoaringBitmaps"),
     MONGODB: System("databases:MongoDB", needs="server"),
 }
 
