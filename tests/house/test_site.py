@@ -100,7 +100,7 @@ def test_search_of_files(browser: Any, site: Path, page: str) -> None:
 
 #: What is searched for, and a page that is among the first three found
 SOUGHT = {
-    "percolator": "howto/from_elasticsearch.html",
+    "percolator": "howto/percolator.html",
     "minimum_should_match": "howto/percolator.html",
     "case insensitive": "guide/text.html",
     "top k": "guide/matching.html",
