@@ -112,6 +112,7 @@ FOLDED = "[...document.querySelectorAll('pre > code')].every(e => e.scrollWidth 
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)  # some seventy pages
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_on_a_phone_and_what_axe_finds(browser: Any, site: Path, scheme: str) -> None:
     """No page or block of code scrolls sideways; two pages are looked at in dark colours, too."""
