@@ -32,6 +32,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 SEED = int(os.environ.get("TEST_SEED") or secrets.randbits(32))
 os.environ["TEST_SEED"] = str(SEED)
 
+# What this run is recorded as, not those that its tests begin
+_RUN = os.environ.pop("RECORD_RUN", "")
+
 # Several threads work together on the few rows of tests, too
 parallel._FEWEST_ROWS = 4
 
@@ -194,9 +197,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in _too_long():
         terminalreporter.write_line(line, red=True)
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
-    if run := os.environ.get("RECORD_RUN"):
+    if _RUN:
         passed, failed, errors = (len(terminalreporter.stats.get(each, ())) for each in ("passed", "failed", "error"))
-        record(run, tried=passed + failed + errors, skipped=len(skipped), failed=failed + errors)
+        record(_RUN, tried=passed + failed + errors, skipped=len(skipped), failed=failed + errors)
     if lacking := sum("needs " in reason and "apt-get install" in reason for reason in skipped):
         terminalreporter.write_line(
             f"{lacking} tests or files were skipped, as programs that they need are not installed"
