@@ -417,7 +417,9 @@ def _sets_of(origin, tables, visits, asked, most):
         out = Hits(np.empty(2 * len(out.values), np.uint32), out.ends)
     areas, groups = (out.ends, out.values[: out.ends[1]]), (visits.offsets, visits.groups)
     ends, rows, is_all = with_loose(areas, groups, loose, most)
-    return live_of(tables, satisfied((ends, rows), rows[:0], _known_in(tables, len(origin) == 2), asked)[1]), is_all
+    # No rows of others, as an array of their type: so one kernel does for both
+    found = satisfied((ends, rows), fixed_rows[:0], _known_in(tables, len(origin) == 2), asked)
+    return live_of(tables, found[1]), is_all
 
 
 @apart

@@ -444,4 +444,4 @@ def _followers(
     keys = segment.keys.column(segment.keys.keys.values[places])
     numbers = np.repeat(groups.numbers[sets], sizes)
     cells = clients.cells_of(keys, numbers, groups.size, np.repeat(metres[sets], sizes), plane=plane)
-    return Followers(cells, np.repeat(rows, sizes).astype(np.uint32), places)
+    return Followers(cells, frozen(np.repeat(rows, sizes).astype(np.uint32)), places)
