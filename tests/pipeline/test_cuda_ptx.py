@@ -97,7 +97,7 @@ systems.ccm _clear n u32 n u8
 systems.clcb_cuda _loc n uint32 place circles uint32 u32 marks u32
 systems.clcb_cuda _cont u32 xs asked uint32 uint32 u32 marks
 systems.clcb_cuda _zip n u8 u32
-systems.ccm _evaluate_2011 u32 xs structs stored2011 out yes u32 u8
+systems.ccm _evaluate_2011 u32 xs structs stored2011 out how u32 u8
 """
 
 # In a separate process: the tests of this process's other files may have chosen Numba's simulator, or a context
@@ -125,7 +125,7 @@ def known(word):
 
 scalars = {"n": t.int64, "yes": t.boolean, "flags": t.boolean[::1], "f32x2": t.float32[:, ::1]}
 scalars |= {"words": t.uint64[:, ::1], "halves": t.uint32[:, ::1], "three": t.UniTuple(t.uint64[::1], 3)}
-scalars |= {"numbers": t.UniTuple(t.int64, 2), "place": t.UniTuple(t.float32, 2)}
+scalars |= {"numbers": t.UniTuple(t.int64, 2), "place": t.UniTuple(t.float32, 2), "how": t.UniTuple(t.boolean, 2)}
 scalars["constraints"] = t.Tuple([t.int64[::1], t.boolean[::1], t.int64[::1], t.uint32[::1], t.uint32[::1]])
 # What may be of several types
 offsets = [("i32", "u32", "u32", "f32"), ("i32", "u32", "u64", "f64"), ("i64", "u64", "u64", "f64")]
