@@ -99,7 +99,8 @@ def test_answers_do_not_take_the_place_of_queries(index, tmp_path):
 def test_files_of_other_things(index, tmp_path):
     assert f"{index} is an index, not a file of rows" in refused("match", index, index)
     queries = write(tmp_path / "queries.jsonl", [{"location": [9, 45], "id": 7}])
-    assert "it has 'location', 'id': give [] for no tags" in refused("match", index, queries)
+    lacks = "has no column 'tags' or 'attributes'; it has 'location', 'id': give [] for no tags"
+    assert lacks in refused("match", index, queries)
     message = refused("match", index, write(queries, [{"Tags": ["a"], "id": 7}]))
     assert "has a column 'Tags', which means nothing here; is 'tags' meant?" in message
 

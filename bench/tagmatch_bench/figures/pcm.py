@@ -18,16 +18,7 @@ from tagmatch_bench.figures.figure import PARTS
 from tagmatch_bench.figures.improvement import CCM_COUNTERS, CCM_SHARED_MEMORY, Improvement
 from tagmatch_bench.figures.published import DEFAULT, MICROS, against
 from tagmatch_bench.harness.bench import Bench
-from tagmatch_bench.harness.content import (
-    GPU,
-    OURS,
-    OURS_ON_GPU,
-    Measured,
-    Scenario,
-    add_answers,
-    latency,
-    timed,
-)
+from tagmatch_bench.harness.content import GPU, OURS, OURS_ON_GPU, Measured, Scenario, add_answers, latency, timed
 from tagmatch_bench.harness.results import Result, Row, Target
 from tagmatch_bench.harness.timing import Samples, alternate, by_name
 from tagmatch_bench.systems.catalogue import CONTENT, CONTENT_GPU, CONTENT_ONE_BY_ONE, CONTENT_SHARED, ENCODED, System

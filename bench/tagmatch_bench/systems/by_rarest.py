@@ -8,14 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import chain, count, zip_longest
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import Lists, list_offsets
 from tagmatch.model.tables import KeyTable
-from tagmatch_bench.systems.matcher import Plain, keys_of, list_array, needed, rarest_of, rows_of, unique_lists
+from tagmatch_bench.systems.matcher import ListsOfStrings, keys_of, list_array, needed, rarest_of, rows_of, unique_lists
 from tagmatch_bench.systems.servers import RedisServer
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _numbers = count()
 _AT_ONCE = 10_000
 
 
-class RedisRarest(Plain):
+class RedisRarest(ListsOfStrings):
     """Redis with a set of candidates for each tag, those whose rarest tag it is, tested in this process. Exact.
 
     A member is JSON of a candidate's tags and keys. A call is one pipeline, with a SUNION for each query: that is
@@ -63,10 +63,6 @@ class RedisRarest(Plain):
                 getattr(pipeline, command)(*each)
             pipeline.execute()
 
-    def prepare(self, queries: pa.ListArray) -> list[list[str]]:
-        """Convert to lists of strings."""
-        return cast("list[list[str]]", queries.to_pylist())
-
     def match_many(self, queries: list[list[str]], *, unique: bool = False) -> list[list[int]]:
         """Return the keys of the stored sets that match, for each query in order."""
         pipeline = self._database.pipeline(transaction=False)
@@ -91,7 +87,7 @@ class RedisRarest(Plain):
 _FEW = 1000
 
 
-class TantivyRarest(Plain):
+class TantivyRarest(ListsOfStrings):
     """The search engine tantivy, asked for documents whose rarest tag is a query's, which are tested here. Exact.
 
     An index in memory. To read a document takes longer than to find it, so a column has a signature of 64 bits, and
@@ -126,10 +122,6 @@ class TantivyRarest(Plain):
         writer.wait_merging_threads()
         index.reload()
         self._searcher: Any = index.searcher()  # its types lack a result's `count`
-
-    def prepare(self, queries: pa.ListArray) -> list[list[str]]:
-        """Convert to lists of strings."""
-        return cast("list[list[str]]", queries.to_pylist())
 
     def match_many(self, queries: list[list[str]], *, unique: bool = False) -> list[list[int]]:
         """Return the keys of the stored sets that match, for each query in order."""
@@ -166,7 +158,7 @@ def _signature(tags: frozenset[str]) -> int:
     return bits
 
 
-class RoaringBitmaps(Plain):
+class RoaringBitmaps(ListsOfStrings):
     """Roaring bitmaps of stored sets: how many of a query's tags each has, as bit-sliced counters. Exact.
 
     Sets whose rarest tag is one of the query's are candidates. Each tag's bitmap of sets is added to the candidates'
@@ -194,10 +186,6 @@ class RoaringBitmaps(Plain):
         self._sizes = [BitMap(of_size[place]) for place in range(max(of_size, default=-1) + 1)]
         keys = np.fromiter(chain.from_iterable(keys for _, keys in rows), np.uint64)
         self._keys = KeyTable(Lists(list_offsets(np.array([len(keys) for _, keys in rows], np.int64)), keys))
-
-    def prepare(self, queries: pa.ListArray) -> list[list[str]]:
-        """Convert to lists of strings."""
-        return cast("list[list[str]]", queries.to_pylist())
 
     def match_many(self, queries: list[list[str]], *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the stored sets that match, for each query in order."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from math import comb
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.tables import KeyTable
 from tagmatch.workloads.numbers import mix
 from tagmatch_bench.systems.matcher import (
+    ListsOfStrings,
     Plain,
     first_of_equals,
     keys_of_matches,
@@ -26,7 +26,7 @@ from tagmatch_bench.systems.matcher import (
 )
 
 
-class RarestTagDict(Plain):
+class RarestTagDict(ListsOfStrings):
     """A dict from each tag to the sets whose rarest tag it is, which are tested one by one. Exact.
 
     This is the ranked key method of T. Yan and H. García-Molina, "Index Structures for Selective Dissemination
@@ -43,10 +43,6 @@ class RarestTagDict(Plain):
                 self._keys_of_empty_set = keys
             else:
                 self._clusters[rarest].append((tags, keys))
-
-    def prepare(self, queries: pa.ListArray) -> list[list[str]]:
-        """Convert to lists of strings."""
-        return cast("list[list[str]]", queries.to_pylist())
 
     def match_many(self, queries: list[list[str]], *, unique: bool = False) -> list[list[int]]:
         """Return the keys of the stored sets that match, for each query in order."""

@@ -79,6 +79,15 @@ class Plain:
         """Nothing was started."""
 
 
+class ListsOfStrings(Plain):
+    """The same, of systems that take queries as Python has them."""
+
+    def prepare(self, queries: pa.ListArray) -> list[list[str]]:
+        """Convert to lists of strings."""
+        found: list[list[str]] = queries.to_pylist()
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class CallSize:
     """How many queries a call should have."""
