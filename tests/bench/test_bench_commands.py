@@ -13,7 +13,7 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ from tagmatch_bench.harness import timing
 from tagmatch_bench.harness.data import distinct_sets, make_workload
 from tagmatch_bench.harness.load import serve, serve_tasks
 from tagmatch_bench.harness.processes import forget_peak, resident
-from tagmatch_bench.harness.report import markdown
+from tagmatch_bench.harness.report import draw, markdown
 from tagmatch_bench.harness.results import Answers, Result, Row, Target
 from tagmatch_bench.harness.timing import Samples, rates
 from tagmatch_bench.systems.catalogue import PYTHON_DICT
@@ -245,6 +245,16 @@ def test_results_name_their_commit(checkout: Path, tmp_path: Path, changed: bool
     found = json.loads((tmp_path / "layouts.json").read_text())["circumstances"]
     assert found["commit"].startswith(head.stdout.strip())
     assert found["changed_files"] == (["tagmatch/code.py"] if changed else [])
+
+
+@pytest.mark.parametrize("style", ["bars", "lines"])
+def test_a_zero_is_drawn_on_a_logarithmic_axis(tmp_path: Path, style: Literal["bars", "lines"]) -> None:
+    result = Result("name", {}, "Title", "About.")
+    panel = result.panel("messages a second", "load", "messages/s", style)
+    for load, rate in ((1.0, 5.0), (2.0, 0.0)):
+        panel.add("a system", load, rate)
+    draw(result, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_markdown() -> None:

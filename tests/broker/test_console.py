@@ -22,6 +22,7 @@ from support.waiting import wait_until
 from test_http import Http, served
 
 import tagmatch.broker
+import tagmatch.broker.config
 from tagmatch import Box, Circle, Polygon, TagMatch
 from tagmatch.broker.config import ROLES, HttpOptions, IndexOptions, User
 from tagmatch.broker.config_file import token_sha256
@@ -179,8 +180,13 @@ def test_what_is_stored_is_text_never_html(page):
 
 
 @pytest.mark.nightly
-def test_rights_and_an_expired_token(browser):
-    soon = User("soon", token_sha256("token-soon"), "admin", expires=datetime.now(UTC) + timedelta(seconds=8))
+def test_rights_and_an_expired_token(browser, monkeypatch):
+    class Tomorrow(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(days=1)
+
+    soon = User("soon", token_sha256("token-soon"), "admin", expires=datetime.now(UTC) + timedelta(hours=1))
     with served((*USERS, soon)) as (service, client):
         client.ask("PUT", "/subscriptions/1", {"tags": ["a"]})
         with opened(browser, service.http.url) as page:
@@ -196,6 +202,7 @@ def test_rights_and_an_expired_token(browser):
             page.goto(f"{service.http.url}/console/#/change")
             page.get_by_role("heading", name="Stored subscriptions").wait_for()
         with opened(browser, service.http.url, "token-soon") as page:
+            monkeypatch.setattr(tagmatch.broker.config, "datetime", Tomorrow)
             page.get_by_role("link", name="Live").click()
             page.get_by_role("heading", name="Sign in").wait_for()
 

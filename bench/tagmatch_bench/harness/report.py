@@ -220,9 +220,10 @@ def _draw_panel(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
     axes.set_title(panel.title, fontsize=10)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.unit)
-    most = max(value.value for value in (*panel.rows, *panel.published))
-    least = min(value.value for value in (*panel.rows, *panel.published))
+    values = [row.value for row in (*panel.rows, *panel.published)]
+    most = max(values)
     if panel.log:
+        least = min(value for value in values if value > 0)  # a zero has no place on such an axis
         axes.set_yscale("log")
         axes.set_ylim(10 ** math.floor(math.log10(least / 1.5)), 10 ** math.ceil(math.log10(most * _HEADROOM_OF_LOG)))
     else:
