@@ -148,8 +148,11 @@ class Clients:
                     return
         raise UnavailableError("the service ends")  # a drained one says so by the end of the iteration
 
-    def wrong(self):
-        """Answers that are of no state, or of one that was not there yet, or older than the bound; and the oldest."""
+    def wrong(self, away):
+        """Answers that are of no state, or of one that was not there yet, or older than the bound; and the oldest.
+
+        From when to when the writer was `away` does not count: it may not have copied its last state before.
+        """
         states = {frozenset(range(max(at - KEYS + 1, 0), at + 1)): at for at in range(len(self.began))}
         wrong, oldest = [], 0.0
         for began, ended, keys in self.answers:
@@ -157,7 +160,8 @@ class Clients:
             if at is None or self.began[at] > ended:
                 wrong.append((keys, "no state"))
             elif at + 1 < len(self.committed):
-                age = began - self.committed[at + 1]
+                next_ = self.committed[at + 1]
+                age = began - next_ - max(0.0, min(began, away[1]) - max(next_, away[0]))
                 oldest = max(oldest, age)
                 if age > BOUND:
                     wrong.append((keys, age))
@@ -216,10 +220,12 @@ def test_no_answer_is_lost_or_wrong(place, tmp_path, request):
         moved: list[tuple[float, float]] = []  # from when to when the session had no service, or another one
         all_go_on()
         time.sleep(draw.random())
+        killed = time.monotonic()
         writer.kill()
         before = len(clients.answers)
         wait_until(lambda: len(clients.answers) > before + 50, LONG)  # replicas do not need it
         writer.start()
+        away = killed, time.monotonic()
         all_go_on()
         assert len(clients.received) > 0
         spread.cut()  # as a balancer that is started again does
@@ -245,7 +251,7 @@ def test_no_answer_is_lost_or_wrong(place, tmp_path, request):
         for each in threads[:4] + threads[5:]:
             each.join(LONG)
         assert clients.errors == []
-        wrong, oldest = clients.wrong()
+        wrong, oldest = clients.wrong(away)
         lost = [
             at for at, (began, ended) in enumerate(clients.published[:last])
             if at not in clients.received and not any(first <= ended and began <= until for first, until in moved)
