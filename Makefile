@@ -9,7 +9,7 @@ help:
 	@echo "make test   run the tests, in a quarter of an hour; those whose program is missing (Java, servers) are skipped, which the last lines say"
 	@echo "make quick  run those that take one minute: no Spark, databases, simulated GPU and faults"
 	@echo "make nightly  what takes longer: more with real Spark, benchmarks, sweeps of faults; and mutants"
-	@echo "make torture  thousands of faults: no memory, lost power, full and damaged disks, Ctrl-C, killed writers, several at once"
+	@echo "make torture MINUTES=60  thousands of faults: no memory, lost power, full and damaged disks, Ctrl-C, killed writers, several at once"
 	@echo "make mutants  mistakes in every folder: each has to fail a test"
 	@echo "make lint   style, types and import rules"
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
@@ -60,8 +60,9 @@ nightly-tests: $(VENV)/.installed
 	@$(BIN)/tagmatch warmup
 	RECORD_RUN=$(if $(TESTS),,nightly) $(PYTEST) -m 'nightly and not gpu' $(TESTS)
 
+torture: MINUTES ?= 60
 torture: $(VENV)/.installed
-	cd tests && ../$(BIN)/python -m faults --record
+	cd tests && ../$(BIN)/python -m faults --record --minutes $(MINUTES)
 	seed=$$(date +%s); echo "seed $$seed"; STEPS=3000 $(BIN)/python -m pytest tests/interface/test_state_machine.py --hypothesis-seed $$seed --timeout 1800
 
 mutants: $(VENV)/.installed

@@ -159,6 +159,6 @@ def _cases(rounds: int, folder: Path, rng: random.Random) -> Iterator[Case]:
 
 
 PROGRAM = Program(
-    _cases, Length(10, 50, 400), hangs_s=500, in_a_process=1,
+    _cases, Length(10, 50), hangs_s=500, in_a_process=1,
     wanted=("reloads of a newer snapshot", *(f"sets found by {way}" for way in get_args(Way))),
 )  # fmt: skip

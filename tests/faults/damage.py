@@ -261,4 +261,4 @@ def _cases(rounds: int, folder: Path, rng: random.Random) -> Iterator[Case]:
     yield Case("command", "", functools.partial(_in_a_copy, index, command_opens))
 
 
-PROGRAM = Program(_cases, Length(30, 500, 5_000), wanted=(NOTICED,), in_a_process=20)
+PROGRAM = Program(_cases, Length(30, 500), wanted=(NOTICED,), in_a_process=20)

@@ -46,11 +46,10 @@ class Case(NamedTuple):
 
 
 class Length(NamedTuple):
-    """How many rounds there are in `make test`, perhaps none, in `make nightly`, and in `make torture`."""
+    """How many rounds there are in `make test`, perhaps none, and in `make nightly`."""
 
     test: int
     nightly: int
-    torture: int
 
 
 @dataclass(frozen=True)

@@ -233,4 +233,4 @@ def _interruption(cases: Cases, folder: Path, bound: int, rng: random.Random) ->
     return [(f"at {k}", lambda k=k: interrupted(Interrupt(k))) for k in chosen(counter.count, bound, rng)]
 
 
-PROGRAM = Program(_cases, Length(1, 3, 100), each="failed", in_a_process=20, library="failing_malloc.c")
+PROGRAM = Program(_cases, Length(1, 3), each="failed", in_a_process=20, library="failing_malloc.c")

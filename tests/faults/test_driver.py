@@ -32,7 +32,7 @@ def _program(attempts: dict[str, Callable[..., str]], **options: object) -> Prog
                 yield Case(kind, str(number), attempt)
             yield Case("well", str(number), lambda own, _: f"{(folder / 'needed').exists()}, {not any(own.iterdir())}")
 
-    return Program(cases, Length(1, 1, 1), **options)  # type: ignore[arg-type]
+    return Program(cases, Length(1, 1), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
