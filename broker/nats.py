@@ -16,8 +16,9 @@ import itertools
 import logging
 import math
 import re
+import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import CancelledError
 from typing import Any
 
 from tagmatch.broker.config import NatsOptions
@@ -44,8 +45,6 @@ _MOST_LINE, _NUMBERS = 4096, 32
 _PING_S, _SLOWEST = 10, 100_000
 #: Within which a client is closed: after a handshake of TLS that fails, nats-py would wait for ever
 _CLOSE_S = 1.0
-# Between looks whether the connection has ended
-_LOOK_S = 0.2
 _REFUSED = re.compile(r'permissions violation for (publish|subscription) to "(.*)"', re.IGNORECASE)
 
 
@@ -73,8 +72,10 @@ class NatsGateway(Gateway):
 
     def __init__(self, index: Any, hub: Hub, sessions: Sessions, options: NatsOptions) -> None:
         super().__init__(index, hub, sessions, options)
-        # Of the present connection, which runs in the thread that keeps the gateway connected
+        # Of the present connection, which runs in the thread that keeps the gateway connected.
+        # The loop is `None` as soon as it ends; what others begin there, they begin under the lock
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_stays = threading.Lock()
         self._connection_ends: asyncio.Task[Any] | None = None
         self._client: Any = None
         self._inbox_of_marks = ""
@@ -87,24 +88,30 @@ class NatsGateway(Gateway):
 
     def _do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """What a coroutine returns, in the loop of the present connection; Unsent if that ends before."""
-        loop = self._loop  # the next connection has another one
         try:
-            if loop is None:
-                raise RuntimeError
-            future = asyncio.run_coroutine_threadsafe(coroutine, loop)
-            while not wait([future], _LOOK_S).done:
-                if loop.is_closed():
-                    raise RuntimeError
+            with self._loop_stays:
+                loop = self._loop  # the next connection has another one
+                if loop is None:
+                    coroutine.close()
+                    raise Unsent("the connection was lost", is_suspect=True)
+                future = asyncio.run_coroutine_threadsafe(coroutine, loop)
             return future.result()
-        except (RuntimeError, CancelledError):
-            coroutine.close()
+        except CancelledError:
             raise Unsent("the connection was lost", is_suspect=True) from None
 
     def _run_connection(self) -> None:
         try:
-            asyncio.run(self._connection())
+            asyncio.run(self._until_it_ends())
         except asyncio.CancelledError:
             raise NoConnection("the gateway ends") from None
+
+    async def _until_it_ends(self) -> None:
+        try:
+            await self._connection()
+        finally:
+            with self._loop_stays:
+                self._loop = None
+            await asyncio.sleep(0)  # what others have asked for becomes tasks, which the loop's end cancels
 
     async def _connection(self) -> None:
         options, client, closed = self.options, _Client(self._on_unreadable), asyncio.Event()
@@ -187,8 +194,8 @@ class NatsGateway(Gateway):
         if self._connected.is_set():
             with contextlib.suppress(Unsent):
                 self._do(self._server_has_all(self._client, 0))
-        if self._loop is not None and self._connection_ends is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
+        with self._loop_stays:
+            if self._loop is not None and self._connection_ends is not None:
                 self._loop.call_soon_threadsafe(self._connection_ends.cancel)
 
     async def _on_message(self, message: Any) -> None:
