@@ -90,13 +90,12 @@ class NatsGateway(Gateway):
         """What a coroutine returns, in the loop of the present connection; Unsent if that ends before."""
         try:
             with self._loop_stays:
-                loop = self._loop  # the next connection has another one
-                if loop is None:
-                    coroutine.close()
-                    raise Unsent("the connection was lost", is_suspect=True)
-                future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+                if self._loop is None:
+                    raise RuntimeError
+                future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
             return future.result()
-        except CancelledError:
+        except (RuntimeError, CancelledError):
+            coroutine.close()
             raise Unsent("the connection was lost", is_suspect=True) from None
 
     def _run_connection(self) -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
@@ -184,6 +185,31 @@ def test_each_message_goes_to_one_gateway_of_a_queue_group(side, broker):
         counts = [each.stats()["received"] for each in (one.gateway, other)]
         assert sum(counts) == 200
         assert min(counts) > 0
+
+
+@NATS
+def test_what_a_lost_connection_never_begins_is_sent_by_the_next(side, broker, proxy, monkeypatch):
+    schedule, left = asyncio.run_coroutine_threadsafe, []
+    tm, _ = loaded([(["a"], 1)])
+    with (
+        tm,
+        running_on(side, tm, proxy.port, guarantee="at_least_once") as (gateway, _),
+        side.client(broker.port) as client,
+    ):
+
+        def never_begun(coroutine, loop):
+            if left or loop is not gateway._loop:
+                return schedule(coroutine, loop)
+            coroutine.close()
+            proxy.cut()
+            left.append(Future())
+            left[0].cancel()  # as the loop's end does
+            return left[0]
+
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", never_begun)
+        gateway._hub.publish([["a"]], [b"hello"])
+        assert client.wait(1)[0].payload == b"hello"
+    assert left
 
 
 @NATS
