@@ -506,16 +506,15 @@ class Gateway(ABC):
                 self._run_connection()
                 self._is_connected(False)
                 continue
-            except (NoConnection, OSError, TagMatchError) as error:
-                why: object = error
             except Exception as error:
-                _LOG.exception("a connection has failed")
-                why = error
+                if not isinstance(error, NoConnection | OSError | TagMatchError):
+                    _LOG.exception("a connection has failed")
+                why = str(error) or type(error).__name__  # its frames keep the connection
             self._is_connected(False)
             if self._ended.is_set():
                 return
             self.counts.add(disconnections=1)
-            fields = {**self._named(), "reason": str(why) or type(why).__name__}
+            fields = {**self._named(), "reason": why}
             _LOG.warning("no connection", extra={"fields": fields})
             if self._has_gone_on:
                 delay = self.options.retry_first

@@ -107,6 +107,7 @@ class KafkaGateway(Gateway):
             self._is_connected(False)
             if consumer is not None:
                 consumer.close()
+            self._deliveries.end()
 
     def _consume(self, consumer: Any) -> None:
         most = min(self.options.batch_messages, self.options.max_waiting)

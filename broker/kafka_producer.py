@@ -94,6 +94,11 @@ class Deliveries:
             self._producer = producer
             self._failed.clear()
 
+    def end(self) -> None:
+        """Let go of the client, which ends with its threads once nothing refers to it: its callbacks refer to this."""
+        with self.lock:
+            self._producer = None
+
     def poll(self) -> None:
         """Look for errors."""
         with self.lock:
@@ -103,6 +108,8 @@ class Deliveries:
         self, make: Callable[[], Iterable[Outgoing]], ends: dict[Place, int] | None = None, consumer: Any = None
     ) -> list[tuple[KeyNotification, str]]:
         """Produce everything, with a consumer's offsets; what cannot be sent, or Unsent."""
+        if self._producer is None:
+            raise Unsent("there is no connection")
         poison: _Poison = {}
         while True:
             self._failed.clear()

@@ -1,12 +1,14 @@
 """The gateway to Kafka, with the cluster of three brokers that librdkafka plays."""
 
+import gc
 import json
 import subprocess
 import sys
 import time
 import uuid
 from collections import Counter
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -284,6 +286,32 @@ def test_exactly_once_each_message_is_in_one_committed_transaction(failing, faul
         errors = {fault[1] for fault in faults}
         assert (stats["aborted"] > 0) >= (not errors.isdisjoint({GENERATION, RIGHTS}))
         assert (stats["connections"] > 1) == (FENCED in errors)
+
+
+def threads_of_clients():
+    """How many threads librdkafka has."""
+    count = 0
+    for each in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended
+            count += (each / "comm").read_text().startswith("rdk")
+    return count
+
+
+@pytest.mark.parametrize("options", [{}, {"guarantee": "exactly_once"}])
+def test_a_gateway_that_has_ended_leaves_no_client_that_still_connects(cluster, options):
+    """Also if nothing collects garbage; a client ends its threads only when nothing refers to it."""
+    producer, port = cluster
+    put(producer, [b"one"])
+    gc.collect()
+    before = threads_of_clients()
+    gc.disable()
+    try:
+        with gateway(port, **options) as found:
+            wait_until(lambda: found.stats()["sent"] == 1)
+            assert threads_of_clients() > before
+        wait_until(lambda: threads_of_clients() <= before, 10)
+    finally:
+        gc.enable()
 
 
 def test_requests_come_by_a_topic_and_are_answered_to_another(cluster):

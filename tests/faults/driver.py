@@ -5,6 +5,7 @@ A program makes named cases. Their outcomes are counted; the folder of one that 
 
 import contextlib
 import faulthandler
+import gc
 import importlib
 import itertools
 import json
@@ -108,6 +109,9 @@ def _try_all(cases: Iterator[Case], program: Program, seed: int, place: Path, re
     running: dict[Any, _Process] = {}
     left: list[Sequence[Case]] = []
     processes, begun, deaths = os.cpu_count() or 1, 0, 0
+    # A forked process must not end an object that waits for threads of this process, such as a client of Kafka
+    gc.collect()
+    gc.freeze()
     try:
         while deaths < _MOST_DEATHS:
             while len(running) < processes:
@@ -128,6 +132,7 @@ def _try_all(cases: Iterator[Case], program: Program, seed: int, place: Path, re
     finally:
         for process in running.values():
             process.kill()
+        gc.unfreeze()
 
 
 class _Process:

@@ -1,5 +1,6 @@
 """Cases that crash, hang or go wrong are named, with their files, and the others are tried nevertheless."""
 
+import gc
 import os
 import random
 import time
@@ -59,3 +60,29 @@ def test_what_does_not_come_is_a_problem():
     program = _program({}, wanted=("True, True", "other"), each="another")
     assert run(program, 2, seed=1).problems == ["no case ended so: other", "no well another"]
     assert not run(program, 2, seed=1, only="well 1").problems
+
+
+class _ClientWithThreads:
+    """In a cycle, as clients of brokers are; their threads are missing after a fork, and ending it crashes."""
+
+    def __init__(self) -> None:
+        self.myself, self.process = self, os.getpid()
+
+    def __del__(self) -> None:
+        if os.getpid() != self.process:
+            os._exit(7)
+
+
+def test_cases_end_no_object_of_the_process_that_they_are_forked_from():
+    def collect(_: Path, __: random.Random) -> str:
+        gc.collect()
+        return "collected"
+
+    gc.disable()
+    try:
+        _ClientWithThreads()
+        report = run(_program({"bad": collect}), 3, seed=1)
+    finally:
+        gc.enable()
+    assert report.problems == []
+    assert gc.get_freeze_count() == 0
