@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pyarrow as pa
 from pyspark.sql import Row, SparkSession
@@ -18,6 +18,7 @@ from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, ResultTooLargeError
 from tagmatch.model.input.messages import ATTRIBUTES, TAGS
 from tagmatch.model.input.places import LOCATION, WITHIN
+from tagmatch.model.options import check_one_of
 from tagmatch.model.storage.format import files_nbytes
 from tagmatch.spark.answers import Answers, Output, signed
 from tagmatch.spark.columns import (
@@ -33,6 +34,7 @@ from tagmatch.spark.session import (
     NEWEST,
     SnapshotChoice,
     StoreSettings,
+    WorkerDevice,
     check_workers,
     located,
     location_in,
@@ -115,6 +117,7 @@ def match_udf(
     explain: bool = False,
     plane: bool = False,
     skip_invalid: bool = False,
+    device: WorkerDevice = "cpu",
     snapshot: SnapshotChoice = None,
 ) -> Any:
     """A function of columns that gives the keys of an index for each row: an array, in no particular order.
@@ -136,6 +139,8 @@ def match_udf(
         As for `subset_join`: areas are on the plane.
     skip_invalid : bool
         Tags that have a null give null, too; else they are an error.
+    device : {"cpu", "cuda"}
+        As for `subset_join`: where workers match.
     snapshot : int or "newest", optional
         See `subset_join`. Default: the one that is current at this call; columns of a stream follow the index with
         `newest`.
@@ -165,6 +170,7 @@ def match_udf(
     >>> spark.udf.register("best", match_udf("/data/alerts.index", limit=3, order_by="bid desc"))  # doctest: +SKIP
     >>> queries.select(match_udf("/data/rooms.index", plane=True)("tags", location="spot"))  # doctest: +SKIP
     """
+    check_one_of("device", device, get_args(WorkerDevice))
     place = location_in(SparkSession.getActiveSession(), index, "index", snapshot)
     if output == "rows":
         raise InvalidValueError("output: a function has one answer for each row, so 'lists'; explode these")
@@ -175,7 +181,7 @@ def match_udf(
     (answer,) = wanted.fields
     check_workers(SparkSession.getActiveSession())
     warn_of_memory(SparkSession.getActiveSession(), files_nbytes(manifest))
-    shipped = Shipped.of(place, manifest, snapshot, plane=plane)
+    shipped = Shipped.of(place, manifest, snapshot, plane=plane, device=device)
 
     opened: list[TagMatch[Any]] = []  # each task has its own copy, which is empty at first
 

@@ -49,7 +49,15 @@ from tagmatch.spark.columns import (
     key_type_in,
     spark_name,
 )
-from tagmatch.spark.session import SnapshotChoice, Strategy, check_workers, location_in, warn_of_memory, with_settings
+from tagmatch.spark.session import (
+    SnapshotChoice,
+    Strategy,
+    WorkerDevice,
+    check_workers,
+    location_in,
+    warn_of_memory,
+    with_settings,
+)
 from tagmatch.spark.ship import Shipped, ship_join
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
 
@@ -326,6 +334,7 @@ def subset_join(
     plane: bool = False,
     skip_invalid: bool | None = None,
     ship_limit: int | None = None,
+    device: WorkerDevice | None = None,
     folder: str | os.PathLike[str] | None = None,
     snapshot: SnapshotChoice = None,
 ) -> DataFrame:
@@ -350,8 +359,8 @@ def subset_join(
     strategy : {"auto", "ship", "shuffle"}
         `ship`: every worker opens the whole index, memory-mapped, and leaves out keys that have expired when it matches
         a batch. `shuffle`: sets and queries meet in buckets, and a worker has one at a time, without keys that have
-        expired by this call. `auto`, the default: `ship` for a stream, and where the files of the index have at most
-        `ship_limit` bytes or attributes are declared.
+        expired by this call. `auto`, the default: `ship` for a stream, with `cuda`, and where the files of the index
+        have at most `ship_limit` bytes or attributes are declared.
     output : {"rows", "lists", "counts", "exists"}
         `rows`: the columns of the queries and `key`, a row for each matching key; queries without a match have none.
         `lists`: the columns of the queries and `keys`, an array, a row for each query. Keys are long, or string where
@@ -394,8 +403,13 @@ def subset_join(
         A query whose tags are null, or have a null, has no match, and null in place of `keys`, `count` or `exists`;
         else, the default, it is an error.
     ship_limit : int
-        In bytes. Default: 8 GiB. Like `strategy` and `skip_invalid`, it may be among the session's settings
+        In bytes. Default: 8 GiB. Like `strategy`, `skip_invalid` and `device`, it may be among the session's settings
         (`spark.tagmatch.…`).
+    device : {"cpu", "cuda"}
+        Where workers match, with `ship`. `cuda`: on the GPUs that Spark gives their task
+        (`spark.task.resource.gpu.amount`), and on all of the machine if it gives none; each worker copies the index to
+        its own. A batch of few queries is matched on the CPU, and so is a join by `shuffle`, which is an error if this
+        is an argument. Default: `cpu`.
     folder : str or Path, optional
         Where the index of interests is made, and stays. By default a temporary folder of this machine, which goes when
         this process ends: for Spark in local mode.
@@ -428,9 +442,11 @@ def subset_join(
     if not isinstance(queries, DataFrame):
         raise InvalidTypeError(f"queries must be a Spark DataFrame, not {type(queries).__name__}")
     check_workers(queries.sparkSession)
-    settings = with_settings(queries.sparkSession, strategy=strategy, ship_limit=ship_limit, skip_invalid=skip_invalid)
-    strategy, ship_limit, skip_invalid = settings
+    is_by_name = device == "cuda"
+    given = {"strategy": strategy, "ship_limit": ship_limit, "skip_invalid": skip_invalid, "device": device}
+    strategy, ship_limit, skip_invalid, device = with_settings(queries.sparkSession, **given)
     check_one_of("strategy", strategy, get_args(Strategy))
+    check_one_of("device", device, get_args(WorkerDevice))
     asked = _asked(queries, tags, _listed(attributes), location, within, _listed(on), plane=plane)
     if isinstance(index, DataFrame):
         if index.isStreaming:
@@ -456,12 +472,14 @@ def subset_join(
     is_declared = declared_in(manifest) != ((), False)
     if strategy == "auto":
         is_small = files_nbytes(manifest) <= ship_limit
-        ships = queries.isStreaming or is_small or is_declared
+        ships = queries.isStreaming or is_small or is_declared or device == "cuda"
         strategy = "ship" if ships else "shuffle"
     if strategy == "ship":
         warn_of_memory(queries.sparkSession, files_nbytes(manifest))
-        shipped = Shipped.of(place, manifest, snapshot, plane=plane, follows=queries.isStreaming)
+        shipped = Shipped.of(place, manifest, snapshot, plane=plane, follows=queries.isStreaming, device=device)
         return ship_join(queries, shipped, asked=_numbered(asked), columns=[*map(_packed, asked)], answers=answers)
+    if is_by_name:
+        raise InvalidValueError("strategy 'shuffle' matches on the CPU, not on 'cuda'; use 'ship'")
     if is_declared:
         raise InvalidValueError(f"strategy 'shuffle' cannot join {place}, which has declared attributes; use 'ship'")
     if answers.limit is not None and any(getattr(answers.data[name], "unit", "us") == "ns" for name in answers.by):

@@ -133,6 +133,8 @@ def check_workers(spark: SparkSession | None) -> None:
 # -- settings of tagmatch ----------------------------------------------------------------------------------------------
 
 Strategy = Literal["auto", "ship", "shuffle"]
+#: Where workers match
+WorkerDevice = Literal["cpu", "cuda"]
 
 #: What makes the value of each option of a text, or raises a ValueError
 Parsers: TypeAlias = Mapping[str, Callable[[str], Any]]
@@ -187,11 +189,14 @@ _SETTINGS: Parsers = {
     "spark.tagmatch.skipInvalid": truth,
     "spark.tagmatch.strategy": one_of(Strategy),
     "spark.tagmatch.shipLimit": int,
+    "spark.tagmatch.device": one_of(WorkerDevice),
 }
 
 
 # Without settings; those of layouts are `LAYOUT_DEFAULTS`
-_DEFAULTS = {"setspertask": 1 << 20, "skipinvalid": False, "strategy": "auto", "shiplimit": 8 << 30}
+_DEFAULTS = {
+    "setspertask": 1 << 20, "skipinvalid": False, "strategy": "auto", "shiplimit": 8 << 30, "device": "cpu"
+}  # fmt: skip
 
 
 def with_settings(spark: SparkSession, **arguments: Any) -> list[Any]:

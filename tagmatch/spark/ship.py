@@ -12,23 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql import functions
 
 from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import IndexChangedError, InvalidValueError
-from tagmatch.model.options import KeyType
+from tagmatch.model.options import CudaOptions, KeyType
 from tagmatch.model.storage.format import Manifest, key_type_of
 from tagmatch.model.storage.repository import Repository
 from tagmatch.spark.answers import Answers, as_spark, few_keys, in_parts
 from tagmatch.spark.columns import AskedColumns, reject_nulls, without_invalid
-from tagmatch.spark.session import NEWEST, SnapshotChoice
+from tagmatch.spark.session import NEWEST, SnapshotChoice, WorkerDevice
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 # The indexes that this worker has opened, by place, each with its options: for each store or folder the last
-# one, as credentials may change. A worker runs one task at a time.
-_opened: dict[str, tuple[Shipped, TagMatch[Any]]] = {}
+# one, as credentials may change, and the devices of tasks. A worker runs one task at a time.
+_opened: dict[str, tuple[tuple[Shipped, CudaOptions], TagMatch[Any]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Shipped:
     key_type: KeyType
     plane: bool
     snapshot: str | None  # The name of the snapshot; `None`: the current one
+    device: WorkerDevice = "cpu"
 
     @classmethod
     def of(
@@ -49,10 +51,11 @@ class Shipped:
         *,
         plane: bool,
         follows: bool = False,
+        device: WorkerDevice = "cpu",
     ) -> Shipped:
         """The index with this manifest or, if it is asked for or `follows`, as it will be."""
         name = None if snapshot == NEWEST or (follows and snapshot is None) else str(manifest["snapshot"])
-        return cls(location, key_type_of(manifest), plane, name)
+        return cls(location, key_type_of(manifest), plane, name, device)
 
     def open(self) -> TagMatch[Any]:
         """The index; opened where this worker has not opened it, or another snapshot of it."""
@@ -66,16 +69,19 @@ class Shipped:
             raise InvalidValueError(f"the index {self.location}{wrong}") from None
 
     def _opened(self) -> TagMatch[Any]:
-        asked, held = _opened.get(str(self.location), (self, None))
-        if held is not None and asked == self:
+        own = self, _devices_of_task() if self.device == "cuda" else CudaOptions()
+        asked, held = _opened.get(str(self.location), (own, None))
+        if held is not None and asked == own:
             if self.snapshot is None:
                 held.reload()
             return held
         self._check_snapshot()
         found: Any = self.location  # with its credentials, which no address has
-        index = TagMatch.open(found, threads=1, device="cpu", key_type=self.key_type, plane=self.plane)
+        index = TagMatch.open(
+            found, threads=1, device=self.device, cuda=own[1], key_type=self.key_type, plane=self.plane
+        )
         self._check_snapshot()
-        _opened[str(self.location)] = self, index
+        _opened[str(self.location)] = own, index
         if held is not None:
             held.close()
         return index
@@ -88,6 +94,19 @@ class Shipped:
                 "that tasks would answer from different ones; make it again, give as `snapshot` the number of one that "
                 f"the index keeps, or {NEWEST!r}, for each task to answer from the one that is current when it begins"
             )
+
+
+def _devices_of_task() -> CudaOptions:
+    """The GPUs that Spark has given this task, by their numbers; all of the machine if Spark knows of none."""
+    context = TaskContext.get()
+    given = {} if context is None else context.resources()
+    addresses = given["gpu"].addresses if "gpu" in given else []
+    if not all(each.isdecimal() for each in addresses):
+        raise InvalidValueError(
+            f"device 'cuda': Spark has given this task the GPUs {', '.join(addresses)}; the addresses that the "
+            "discovery script prints must be the numbers of devices, such as 0"
+        )
+    return CudaOptions(devices=tuple(map(int, addresses)) or None)
 
 
 def ship_join(

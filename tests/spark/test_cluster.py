@@ -1,4 +1,4 @@
-"""A cluster of two workers on this machine: one is killed, the driver is killed, and a stream appends during a job."""
+"""Clusters on this machine: a worker or the driver is killed, a stream appends during a job, and tasks have GPUs."""
 
 from __future__ import annotations
 
@@ -88,19 +88,58 @@ spark.stop()
 """
 
 
-def run(folder: Path, killed: str) -> subprocess.CompletedProcess[str]:
-    """The program, in its own JVM, as the driver of a new cluster."""
-    given = [sys.executable, "-c", PROGRAM, killed, str(folder), json.dumps(ROWS), json.dumps(MORE)]
+def run(folder: Path, program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A program, in its own JVM, as the driver of a new cluster."""
     gateway = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
     own = {name: text for name, text in os.environ.items() if name not in gateway}
-    own |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    own |= environment | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     home = folder / "spark"  # where workers have their folders, next to Spark's
     if not home.exists():
         home.mkdir()
         for each in Path(pyspark.__file__).parent.iterdir():
             (home / each.name).symlink_to(each)
     own["SPARK_HOME"] = str(home)
+    given = [sys.executable, "-c", program, *arguments]
     return subprocess.run(given, cwd=folder, env=own, capture_output=True, text=True, check=False)
+
+
+def run_with(folder: Path, killed: str) -> subprocess.CompletedProcess[str]:
+    """`PROGRAM`, where a process is killed."""
+    return run(folder, PROGRAM, killed, str(folder), json.dumps(ROWS), json.dumps(MORE))
+
+
+# The arguments are the path of an index, and a script that names the worker's GPUs
+ON_GPUS = """
+import sys
+from pyspark.errors import PythonException
+from tagmatch.spark import match_udf, partition, spark_session, subset_join
+
+index, script = sys.argv[1:]
+gpus = {"spark.worker.resource.gpu.amount": "1", "spark.worker.resource.gpu.discoveryScript": script}
+gpus |= {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "0.5"}
+sizes = {"spark.executor.memory": "512m", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+spark = spark_session("gpus", "local-cluster[1,2,1024]", gpus | sizes | {"spark.tagmatch.device": "cuda"})
+partition(spark.createDataFrame([(["a"], 1), (["a", "b"], 2)], "tags array<string>, key long"), index)
+queries = spark.createDataFrame([(["a", "c"],), (["b", "a"],)], "tags array<string>")
+for found in (subset_join(queries, index), queries.select(match_udf(index, device="cuda")("tags"))):
+    try:
+        found.collect()
+    except PythonException as error:
+        print([line for line in str(error).splitlines() if "DeviceError" in line][-1])
+"""
+
+
+@pytest.mark.usefixtures("free_jvm")
+def test_workers_take_the_gpu_that_spark_gives_their_tasks(tmp_path: Path) -> None:
+    """The simulated one has number 0, so 5 is an error; `test_gpu_spark.py` has the answers."""
+    script = tmp_path / "gpus.sh"
+    script.write_text('#!/bin/sh\necho \'{"name": "gpu", "addresses": ["5"]}\'\n')
+    script.chmod(0o755)
+    done = run(tmp_path, ON_GPUS, str(tmp_path / "index"), str(script), NUMBA_ENABLE_CUDASIM="1")
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = done.stdout.splitlines()
+    assert len(said) == 2
+    assert all("there is no CUDA device 5; there are 1, numbered from 0" in each for each in said), said
 
 
 def joined() -> list[Any]:
@@ -114,7 +153,7 @@ def test_two_workers(tmp_path: Path) -> None:
     (tmp_path / "streamed").mkdir()
     lines = "".join(json.dumps({"tags": tags, "key": key}) + "\n" for tags, key in STREAMED)
     (tmp_path / "streamed" / "rows.json").write_text(lines)
-    done = run(tmp_path, "worker")
+    done = run_with(tmp_path, "worker")
     assert done.returncode == 0, done.stderr[-3000:]
     _, killed, *found = done.stdout.splitlines()
     assert killed == "killed"
@@ -132,7 +171,7 @@ def test_a_driver_is_killed(tmp_path: Path) -> None:
     (tmp_path / "streamed").mkdir()
     make_index(tmp_path / "index", [(["old"], 1)])
     before = contents_of(tmp_path / "index")
-    done = run(tmp_path, "driver")
+    done = run_with(tmp_path, "driver")
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
     port, until = f":{done.stdout.split()[0]}".encode(), time.monotonic() + 60
     while any(
@@ -142,7 +181,7 @@ def test_a_driver_is_killed(tmp_path: Path) -> None:
         time.sleep(0.2)
     after = contents_of(tmp_path / "index")
     assert {name: text for name, text in after.items() if not name.startswith("unfinished-")} == before
-    done = run(tmp_path, "nothing")
+    done = run_with(tmp_path, "nothing")
     assert done.returncode == 0, done.stderr[-3000:]
     with TagMatch.open(tmp_path / "index", device="cpu") as tm:
         assert sorted(key for _, keys in tm for key in keys) == sorted(key for _, key in [*ROWS, *MORE])

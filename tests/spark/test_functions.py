@@ -241,6 +241,7 @@ def test_settings_of_a_session(spark: Any, tmp_path: Path) -> None:
         ("layout", "best", "is 'best': it must be one of rarest, balanced"),
         ("setsPerTask", "0", "it must be an integer from 1 on"),
         ("skipInvalid", "yes", "it must be true or false"),
+        ("device", "gpu", "it must be one of cpu, cuda"),
     ],
 )
 def test_mistakes_in_settings(spark: Any, tmp_path: Path, name: str, value: str, message: str) -> None:

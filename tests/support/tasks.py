@@ -392,7 +392,7 @@ class _Ways(dict[str, Any]):
 def task_of(number: int, **properties: str) -> Iterator[None]:
     """The task that makes a partition; its errors come as Spark tells them."""
     context = TaskContext._getOrCreate()
-    context._partitionId, context._localProperties = number, properties
+    context._partitionId, context._localProperties, context._resources = number, properties, {}
     try:
         yield
     except Exception:
