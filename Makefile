@@ -63,7 +63,7 @@ nightly-tests: $(VENV)/.installed
 torture: MINUTES ?= 60
 torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults --record --minutes $(MINUTES)
-	seed=$$(date +%s); echo "seed $$seed"; STEPS=3000 $(BIN)/python -m pytest tests/interface/test_state_machine.py --hypothesis-seed $$seed --timeout 1800
+	seed=$$(date +%s); echo "seed $$seed"; STEPS=3000 $(BIN)/python -m pytest tests/interface/test_state_machine.py -m nightly --hypothesis-seed $$seed --timeout 1800
 
 mutants: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m mutants
