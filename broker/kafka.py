@@ -335,8 +335,6 @@ class KafkaGateway(Gateway):
 
     def send(self, outgoing: Sequence[KeyNotification]) -> list[tuple[KeyNotification, str]]:
         """Send what others have published, and wait until the brokers have it; exactly once, in a transaction."""
-        if not self._connected.is_set():
-            raise Unsent("there is no connection")
         topic = self.options.notifications
         with self._deliveries.lock:
             refused = self._deliveries.deliver(
