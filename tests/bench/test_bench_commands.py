@@ -44,7 +44,7 @@ BAD = {
     "content": "--constraints 1, --filters 0, --part tags, --cities no",
     "cpu": "--sets 0, --queries 0, --threads 0, --seed -1, --sets many, --unknown x",
     "latency": "--sets 0, --seconds 0, --flush-timeout -1, --flush-timeout nan, --flush-timeout soon, --layout round",
-    "location": "--filters 0, --located 1, --part tags, --cities no, --skip OCM",
+    "location": "--filters 0, --coverage 0, --located 1, --part tags, --cities no, --skip OCM",
     "pcm": "--constraints 1, --events 0, --part figure4, --skip Siena",
     "table1": "--scale 0, --scale 1e9, --queries 0, --rounds 0, --threads 0, --seconds -1",
     "updates": "--sets 0, --consolidates 0, --seconds 0, --keys 0",

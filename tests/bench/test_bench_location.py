@@ -285,6 +285,11 @@ def test_figures(tmp_path: Path) -> None:
     assert found.published("CLCB Figure 7: subscriptions in 1 GB") == facts(published.CLCB_FIGURE7_AT_LEAST)
 
 
+def test_a_coverage_alone(tmp_path: Path) -> None:
+    found = found_in(tmp_path, *of("figure4"), "--coverage", "0.1")
+    assert [title for title in found.panels if "Figure 4, " in title] == ["CLCB Figure 4, Zipf, 0.1 %"]
+
+
 def test_live_exact_and_cities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(location_figure, "_LARGE", 6000)
     found = found_in(tmp_path, *of("live", "exact", "cities"))

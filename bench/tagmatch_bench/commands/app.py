@@ -196,6 +196,10 @@ _PAPERS: Mapping[str, _Paper] = {
             opt.whole(
                 "figures", 2_500_000, "Filters of Table 2, and at the end of each line of Figures 3 to 7.", 10
             ),
+            opt.again(
+                "coverages", float, "0.001, 0.01, 0.1, 1", "Percent that an area of Figures 3 and 4 covers",
+                "--coverage", min=0.0001, max=100,
+            ),
             opt.whole("live", 2_500_000, "Clients that move while messages are matched."),
             opt.whole("pairs", 10_000_000, "Areas and positions that are compared with distances.", 1, 2_000_000_000),
             opt.whole("alerts", 100_000, "Alerts near cities."),

@@ -21,6 +21,7 @@ from tagmatch.model.kernels.sphere import CIRCLE
 from tagmatch.pipeline.areas.chunks import Places, Shapes
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
+from tagmatch_bench.figures import published
 from tagmatch_bench.figures.figure import PARTS
 from tagmatch_bench.figures.improvement import CLCB_COUNTERS
 from tagmatch_bench.figures.location_content import cities, clients, content, located, table2, workload
@@ -41,6 +42,7 @@ class LocationSizes:
     filters: tuple[int, ...] = (100_000, 1_000_000)
     located: tuple[int, ...] = (250_000, 2_500_000)
     figures: int = 2_500_000
+    coverages: tuple[float, ...] = published.COVERAGES
     live: int = 2_500_000
     pairs: int = 10_000_000
     alerts: int = 100_000
@@ -71,8 +73,8 @@ def location(bench: Bench, sizes: LocationSizes) -> Result:
         "spatial": partial(spatial, bench, result, sizes.filters),
         "content": partial(content, bench, result, sizes.located),
         "table2": partial(table2, bench, result, sizes.figures),
-        "figure3": partial(messages, bench, result, 3, sizes.figures),
-        "figure4": partial(messages, bench, result, 4, sizes.figures),
+        "figure3": partial(messages, bench, result, 3, sizes.figures, sizes.coverages),
+        "figure4": partial(messages, bench, result, 4, sizes.figures, sizes.coverages),
         "figure5": partial(moves, bench, result, sizes.figures),
         "figure6": partial(parts, bench, result, sizes.figures),
         "figure7": partial(memory, bench, result, sizes.figures),

@@ -177,7 +177,7 @@ def _sizes(filters: int) -> list[int]:
     return sorted({max(1, round(share * filters / _EACH)) * _EACH for share in _SHARES})
 
 
-def messages(bench: Bench, result: Result, number: int, filters: int) -> None:
+def messages(bench: Bench, result: Result, number: int, filters: int, coverages: Iterable[float]) -> None:
     """Measure Figure 3, of areas anywhere, or Figure 4, which gather: messages, by coverage and subscriptions."""
     distribution = {3: "uniform", 4: "Zipf"}[number]
     options = bench.options
@@ -185,7 +185,7 @@ def messages(bench: Bench, result: Result, number: int, filters: int) -> None:
         f"CLCB Figure {number}: speed-ups over an R*-tree", "% that an area covers", "times", "lines"
     )
     speed_ups.published += published.CLCB_TIMES[number]
-    for percent in published.COVERAGES:
+    for percent in coverages:
         title = f"CLCB Figure {number}, {distribution}, {percent:g} %"
         panel = result.panel(title, _SUBSCRIPTIONS, published.MILLIS, "lines")
         for size in _sizes(filters):
