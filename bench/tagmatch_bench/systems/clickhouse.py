@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import U64Array
-from tagmatch_bench.systems.matcher import Plain, lists_by_query, needed
+from tagmatch_bench.systems.matcher import ONE_STATEMENT, Plain, lists_by_query, needed
 
 _table_numbers = count()
 
@@ -97,6 +97,8 @@ class ClickHouseRarest(_ClickHouse):
     The table has the engine `Join`, a hash table that is built once. A join with (tag, set) pairs that are counted
     for each query and set is never better.
     """
+
+    call_size = ONE_STATEMENT
 
     def _create(self, undo: ExitStack, distinct: str) -> None:
         undo.enter_context(

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import U64Array
 from tagmatch.pipeline.unique import merge_all
 from tagmatch_bench.systems.matcher import (
+    ONE_STATEMENT,
     Matcher,
     Plain,
     Queries,
@@ -208,6 +209,8 @@ class PostgresInts(PostgresScan):
     them; GiST joins sets to larger ones, which tell nothing of the smallest, so that the extension has taken `<@` out.
     One statement for all queries of a call.
     """
+
+    call_size = ONE_STATEMENT
 
     _columns = ("tags int4[]", "keys bigint[]", "rarest int4")
     _index = ("CREATE INDEX ON {} (rarest)",)

@@ -97,6 +97,10 @@ class CallSize:
     most: int = 2**63 - 1  # not more
 
 
+#: Of databases that answer a call by one statement, which reads tables whatever the call has
+ONE_STATEMENT = CallSize(full=10_000)
+
+
 def call_size_of(matcher: object) -> CallSize | None:
     """How many queries a call should have, where a matcher says: one that is faster the more a call has does."""
     size: CallSize | None = getattr(matcher, "call_size", None)

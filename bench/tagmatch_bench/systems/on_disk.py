@@ -13,7 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch_bench.systems.catalogue import System
-from tagmatch_bench.systems.matcher import Matcher, Plain, lists_by_query, needed, rarest_of, rows_of, table_of_rows
+from tagmatch_bench.systems.matcher import (
+    ONE_STATEMENT,
+    Matcher,
+    Plain,
+    lists_by_query,
+    needed,
+    rarest_of,
+    rows_of,
+    table_of_rows,
+)
 
 #: Columns of all tables here. No two rows have the same key, so that a row can be named by it
 COLUMNS = ("tags", "key")
@@ -128,6 +137,7 @@ class DuckDBScan(_DuckDB):
 class DuckDBRarest(DuckDBScan):
     """DuckDB with a column for each set's rarest tag, joined with the queries' tags, as an expert would. Exact."""
 
+    call_size = ONE_STATEMENT
     joined = """
         SELECT asked.query, sets.* FROM (SELECT query, tags, unnest(list_distinct(tags)) AS tag FROM given) AS asked
             JOIN sets ON asked.tag = sets.rarest AND list_has_all(asked.tags, sets.tags)
