@@ -97,7 +97,7 @@ class CallSize:
     most: int = 2**63 - 1  # not more
 
 
-#: Of databases that answer a call by one statement, which reads tables whatever the call has
+#: Of databases that answer a call by one statement, which reads whole tables for one query, too
 ONE_STATEMENT = CallSize(full=10_000)
 
 
