@@ -2,8 +2,9 @@
 
 `bench/record.toml` names the command of each result in `bench/results/`, and has a template of each table. In it,
 `{table1 > ICN tree > 10 %}` is a value: panel, system and place. A cell that names no place has a value for each
-heading from there on. `{A ÷ B}` is a ratio, `{2 ÷ 1}` that of two cells of the row. A page marks a table as
-`<!-- table NAME -->`, and a number in a sentence as `<!-- REFERENCE -->1.98`, where `~ M` gives millions.
+heading from there on. `A + B` are the results of a panel that took two runs. `{A ÷ B}` is a ratio, `{2 ÷ 1}` that of
+two cells of the row. A page marks a table as `<!-- table NAME -->`, and a number in a sentence as
+`<!-- REFERENCE -->1.98`, where `~ M` gives millions.
 """
 
 from __future__ import annotations
@@ -81,9 +82,10 @@ def _row(reference: str) -> dict[str, float]:
     begin, _, rest = reference.partition(" > ")
     whole = f"{_record()['panels'].get(begin, begin)} > {rest}".split(" > ")
     name, panel, system, at = (whole + [""] * 3)[:4]
-    found = _values(name).get((panel, system))
-    if found is None or (at and at not in found):
-        raise TagMatchError(f"{reference!r} is not in bench/results: there is {sorted(found or _values(name))}")
+    runs = [_values(run) for run in name.split(" + ")]
+    found = {x: value for run in runs for x, value in run.get((panel, system), {}).items()}
+    if not found or (at and at not in found):
+        raise TagMatchError(f"{reference!r} is not in bench/results: there is {sorted(found or runs[0])}")
     return {"": found[at]} if at else found
 
 

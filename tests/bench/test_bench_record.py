@@ -58,3 +58,10 @@ def test_a_value_stands_at_its_own_place_only(monkeypatch: pytest.MonkeyPatch) -
     *_, cpu, gpu = record.table("some").splitlines()
     assert cpu.split("|")[2].strip() == ""
     assert all(cell.strip() for cell in [cpu.split("|")[3], *gpu.split("|")[2:4]])
+
+
+def test_a_panel_of_two_runs_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = "h200-location-figure4/location + h200-location-figure4-large/location"
+    row = f"| CLCB | {{{runs} > CLCB Figure 4: speed-ups over an R*-tree > CLCB against R*-tree}} |"
+    monkeypatch.setattr(record, "tables", lambda: {"some": f"| share | 0.001 | 0.01 | 0.1 | 1 |\n{row}"})
+    assert all(cell.strip() for cell in record.table("some").splitlines()[-1].strip("|").split("|"))

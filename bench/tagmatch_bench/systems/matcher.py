@@ -97,7 +97,7 @@ class CallSize:
     most: int = 2**63 - 1  # not more
 
 
-#: Of databases that answer a call by one statement, which reads whole tables for one query, too
+#: Of databases that find all queries of a call by one statement, so that a query costs less in a large call
 ONE_STATEMENT = CallSize(full=10_000)
 
 
