@@ -29,6 +29,9 @@ pytestmark = [
 KEYS = list(range(50))
 ANSWER_BYTES = 8 * len(KEYS)
 
+#: More queries than a thread submits in the time that others of a busy machine wait to run
+MANY_QUERIES = 1 << 18
+
 
 def index(**options: Any) -> TagMatch:
     """Set {t_i} has key i; there are many partitions."""
@@ -96,7 +99,7 @@ def ask_for_too_many_bytes(tm: TagMatch) -> list[Future[Any]]:
 def test_bytes_of_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """While no answer leaves, only queries that were being matched already add to them."""
     packet, most = 20, 4 * ANSWER_BYTES  # the answers of four packets at least are there when nothing goes on
-    room = {"max_queries": 1 << 12, "max_result_bytes": most}
+    room = {"max_queries": MANY_QUERIES, "max_result_bytes": most}
     stages = {"packet_queries": packet, "hand_over_queries": 0, "queued_packets": 1, "merge_threads": 1}
     tm = index(pipeline=PipelineOptions(**room, **stages))
     merging = threading.Event()
@@ -114,7 +117,7 @@ def test_bytes_of_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_waits_in_partition_queues_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = PipelineOptions(max_queries=1 << 12, max_result_bytes=2000, hand_over_queries=0)
+    options = PipelineOptions(max_queries=MANY_QUERIES, max_result_bytes=2000, hand_over_queries=0)
     tm = index(layout="balanced", threads=1, flush_timeout=None, pipeline=options)
     assert sorted(tm.submit(TAGS).result(TIMEOUT)) == KEYS
     gate = Gate(monkeypatch, BalancedSubsetMatch, "match")
