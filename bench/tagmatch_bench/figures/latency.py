@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -13,10 +13,20 @@ from typing import Any
 from tagmatch.model.options import Layout, MatchOptions
 from tagmatch_bench.figures import published
 from tagmatch_bench.harness.bench import Bench
+from tagmatch_bench.harness.gathered import gathering
 from tagmatch_bench.harness.load import WINDOW, closed_loop_rate, poisson_times, serve
 from tagmatch_bench.harness.results import Result, Target
 from tagmatch_bench.harness.timing import Samples, by_name
-from tagmatch_bench.systems.catalogue import CPU_ONLY, ON_BOTH, ON_CPU, OURS, RAREST, TAGMATCH_GPU, tagmatch
+from tagmatch_bench.systems.catalogue import (
+    CPU_ONLY,
+    ON_BOTH,
+    ON_CPU,
+    OURS,
+    RAREST,
+    SYSTEMS,
+    TAGMATCH_GPU,
+    TAGMATCH_HYBRID,
+)
 
 #: Seconds that a query may wait for others; `None`: no limit
 TIMEOUTS = (0.0, 0.001, 0.01, 0.1, None)
@@ -52,10 +62,11 @@ def fig6(bench: Bench) -> Result:
         f"""`submit` of `match-unique` on the full database ({bench.in_words(bench.sets())} here), at several
         shares of capacity. {ON_BOTH} {_ARRIVALS} {_CAPACITY} A query waits until its batches are full, `flush_timeout`
         has passed or a thread has nothing else to do; `rarest` has no batches to wait for. A device gets the batches
-        that are worth it, as always; the CPU matches the others.""",
+        that are worth it, as always; the CPU matches the others. The hybrid takes calls: each has the queries that have
+        come within the timeout, so that it always has one, and its capacity is that without waiting.""",
         loads=_FIG6_LOADS,
     )
-    for name in bench.wanted((RAREST, CPU_ONLY, TAGMATCH_GPU)):
+    for name in bench.wanted((RAREST, CPU_ONLY, TAGMATCH_GPU, TAGMATCH_HYBRID)):
         system = _System(bench, result, name, unique=True)
         capacity = system.capacity()
         if capacity is None:  # no device
@@ -67,7 +78,7 @@ def fig6(bench: Bench) -> Result:
             if name != RAREST:
                 panels[load].published = published.FIG6
         rejected = 0
-        for timeout in _PAPER_TIMEOUTS:
+        for timeout in (each for each in _PAPER_TIMEOUTS if not (each is None and system.takes_calls)):
             label = _in_words(timeout)
             with system.submitting(flush_timeout=timeout) as submit:
                 assert submit is not None
@@ -141,23 +152,30 @@ class _Rounds:
 
 
 class _System:
-    """One of our own systems, and the queries that are submitted to it."""
+    """One of our own systems, or one that takes calls, and the queries that are submitted to it."""
 
     def __init__(self, bench: Bench, result: Result, name: str, *, unique: bool) -> None:
         self._bench, self._result, self._name, self._unique = bench, result, name, unique
+        self.takes_calls = name == TAGMATCH_HYBRID
         workload = bench.workload(bench.sets())
         self._sets = workload.sets
         self.queries: list[list[str]] = workload.queries[: bench.options.queries].to_pylist()
 
     @contextmanager
-    def submitting(self, **options: Any) -> Iterator[Callable[[list[str]], Future[Any]] | None]:
-        """Build an index with options of `TagMatch`, warmed up; gives its `submit`, which does not wait, or `None`."""
-        systems = {self._name: tagmatch(self._name, **options)}
-        with self._bench.built(systems, self._sets, self._result) as matchers:
+    def submitting(self, flush_timeout: float | None) -> Iterator[Callable[[list[str]], Future[Any]] | None]:
+        """Build the system, warmed up; gives its `submit`, which does not wait, or `None` if it cannot run here."""
+        options: dict[str, Any] = {} if self.takes_calls else {"flush_timeout": flush_timeout}
+        systems = {self._name: partial(SYSTEMS[self._name], **options)}
+        with self._bench.built(systems, self._sets, self._result) as matchers, ExitStack() as stack:
             if self._name not in matchers:
                 yield None
                 return
-            submit = partial(matchers[self._name].index.submit, unique=self._unique, block=False)
+            matcher = matchers[self._name]
+            if self.takes_calls:
+                assert flush_timeout is not None
+                submit = stack.enter_context(gathering(matcher, flush_timeout, unique=self._unique))
+            else:
+                submit = partial(matcher.index.submit, unique=self._unique, block=False)
             closed_loop_rate(submit, self.queries, _WARM_UP_SECONDS)
             yield submit
 
@@ -176,8 +194,8 @@ class _System:
 
     def capacity(self) -> float | None:
         """Measure the queries a second that one thread can have answered, by default; `None` without a device."""
-        options = self._bench.options
-        with self.submitting() as submit, self._bench.doing(f"{self._result.name}: {self._name}, capacity"):
+        options, timeout = self._bench.options, 0.0 if self.takes_calls else _DEFAULT_TIMEOUT
+        with self.submitting(timeout) as submit, self._bench.doing(f"{self._result.name}: {self._name}, capacity"):
             if submit is None:
                 return None
             rates = [closed_loop_rate(submit, self.queries, options.seconds) for _ in range(options.rounds)]
