@@ -14,6 +14,7 @@ _SETTINGS = {
     # These as docs/howto/spark_deployment.md has them
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.python.daemon.module": "tagmatch.spark.daemon",
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.shuffle.sort.bypassMergeThreshold": "0",
     "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
     "spark.ui.enabled": "false",
