@@ -63,12 +63,13 @@ def expiry_time(value: object, now: int, name: str = "expires") -> int:
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise InvalidValueError(f"{name} {_NO_ZONE}")
-        return (value - EPOCH) // _MICROSECOND
-    if not isinstance(value, timedelta):
+        until = (value - EPOCH) // _MICROSECOND
+    elif not isinstance(value, timedelta):
         raise InvalidTypeError(f"{name} must be {_ONE_KIND}, not {shown(value)}")
-    if value <= timedelta(0):
+    elif value <= timedelta(0):
         raise InvalidValueError(f"{name} must be after now, not {value} from now; delete and remove_set remove a key")
-    until = now + value // _MICROSECOND
+    else:
+        until = now + value // _MICROSECOND
     if until > LATEST:
         raise InvalidValueError(f"{name} {_TOO_FAR}")
     return until

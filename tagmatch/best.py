@@ -183,7 +183,10 @@ class Rankings:
         some_columns([name], schema, "count_by")
 
         def make() -> Groups:
-            encoded = self._column(snapshot, schema, name).dictionary_encode()
+            column = self._column(snapshot, schema, name)
+            if pa.types.is_floating(column.type):
+                column = pc.add(column, pa.scalar(0, column.type))  # 0 in place of -0, which Arrow tells apart
+            encoded = column.dictionary_encode()
             order = pc.sort_indices(encoded.dictionary)
             numbers = np.full(len(order) + 1, len(order), np.uint32)
             numbers[order.to_numpy()] = np.arange(len(order))

@@ -494,8 +494,12 @@ class LocalEngine:
         return found
 
     def one_query(self, tags: Iterable[str], attributes: object, place: Place) -> Queries:
-        _, _, given = self._asking(tags, attributes, place)
-        return Queries([rows_of_messages([_message(*given)])])
+        """One message as it is given: `_queries` gives its attributes their declared types."""
+        given = NO_ATTRIBUTES if attributes is None else packed(attributes)
+        packed_at = NO_PLACE
+        if place is not NOWHERE:
+            packed_at = packed_place(place.location, place.within, plane=self._options.plane)
+        return Queries([rows_of_messages([_message(tags, given, packed_at)])])
 
     @_interrupted_plainly
     def match_many(

@@ -20,7 +20,7 @@ from tagmatch.model.arrow import as_table, from_tag_lists, is_text, plain_string
 from tagmatch.model.columns import repeated, rows_of_tags, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.input.places import NO_OUTLINES, Further, Locations, locations_in, without_locations
-from tagmatch.model.input.typed import PARSED, parsed
+from tagmatch.model.input.typed import PARSED, TypedTexts, parsed
 from tagmatch.model.input.values import (
     NO_BYTES,
     NO_PLACES,
@@ -35,6 +35,7 @@ from tagmatch.model.input.values import (
     is_sound,
     packed_numbers,
     packed_rows,
+    typed_numbers,
     unpacked,
     value_column,
 )
@@ -297,10 +298,14 @@ def attribute_numbers(rows: TagLists, first: int, last: int, name: str) -> F64Ar
         values, lists = _flat_values(column)
         if pa.types.is_null(values.type):
             return found
-        if not _is_number(values.type):
+        if isinstance(values.type, TypedTexts):  # as they are declared
+            numbers = typed_numbers(values)
+        elif _is_number(values.type):
+            numbers = as_doubles(values)
+        else:
             raise InvalidTypeError(f"score: attribute {name!r} of messages is of {column.type}, and not a number")
         owners = np.repeat(np.arange(len(found)), np.diff(lists)) if len(lists) else np.arange(len(found))
-        np.fmax.at(found, owners, as_doubles(values))
+        np.fmax.at(found, owners, numbers)
     for number in given.maps:
         offsets, names, values = entries_of(given.batch.column(number).slice(first, last - first))
         if _is_number(values.type):

@@ -363,7 +363,7 @@ def _check_numbers(kind: pa.DataType, name: str, given: str | None = None) -> No
 def _numbers(values: pa.Array, name: str, given: str | None = None) -> F64Array:
     """Numbers as float64, NaN for nulls; errors as `_check_numbers`."""
     _check_numbers(values.type, name, given)
-    doubles = values if pa.types.is_float64(values.type) else values.cast(pa.float64())
+    doubles = values if pa.types.is_float64(values.type) else values.cast(pa.float64(), safe=False)
     numbers: F64Array = doubles.to_numpy(zero_copy_only=False)
     return numbers
 

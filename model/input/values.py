@@ -32,6 +32,7 @@ from tagmatch.model.where.types import MARK, TIMES, TYPED
 
 #: What a value is
 BOOL, INTEGER, FLOAT, TEXT = range(1, 5)
+_MARK_BYTE = MARK[0]
 #: The types of Arrow's that values may have, in words
 VALUES = "bools, integers, floats, decimals, strings, dates, or timestamps with a time zone"
 #: In place of a number's distance to the nearest double, for a value that is no number
@@ -471,12 +472,12 @@ def _first_unsound(offsets, data):
 
 
 @kernel
-def _numbers_of(offsets, data, name, out):
-    """Write the greatest number that each row has by a name, if it has one."""
+def _numbers_of(offsets, data, name, out, marked):
+    """Write the greatest number that each row has by a name, if it has one, and which rows have marked texts by it."""
     for row in range(len(out)):
         at = np.int64(offsets[row])
         while at < offsets[row + 1]:
-            kind, bits, begin, end, _, at = record_at(data, at)
+            kind, bits, begin, end, text, at = record_at(data, at)
             is_named = end - begin == len(name)
             for i in range(len(name) if is_named else 0):
                 is_named &= data[begin + i] == name[i]
@@ -484,13 +485,34 @@ def _numbers_of(offsets, data, name, out):
                 value = np.float64(np.int64(bits)) if kind == INTEGER else np.uint64(bits).view(np.float64)
                 if not out[row] >= value and value == value:
                     out[row] = value
+            elif is_named and kind == TEXT:
+                marked[row] |= text < at and data[text] == _MARK_BYTE
 
 
 def packed_numbers(rows: Strings, name: str) -> F64Array:
     """The greatest number that each row has by a name; NaN if it has none."""
-    found = np.full(len(rows), np.nan)
-    _numbers_of(rows.offsets, rows.data, np.frombuffer(name.encode(), np.uint8), found)
+    found, marked = np.full(len(rows), np.nan), np.zeros(len(rows), np.bool_)
+    _numbers_of(rows.offsets, rows.data, np.frombuffer(name.encode(), np.uint8), found, marked)
+    for row in np.flatnonzero(marked).tolist():  # decimals are written so
+        given = unpacked(rows.data[rows.offsets[row] : rows.offsets[row + 1]].tobytes())[name]
+        found[row] = np.fmax.reduce([_as_double(each) for each in given])
     return found
+
+
+def _as_double(value: object) -> float:
+    """A number as a double; NaN for other values."""
+    return float(Decimal(value)) if isinstance(value, int | float | Decimal) and not isinstance(value, bool) else np.nan
+
+
+def typed_numbers(values: pa.ExtensionArray) -> F64Array:
+    """Values of the type `TypedTexts` as doubles; NaN for those that are no numbers."""
+    distinct = values.storage.dictionary_encode()
+    found = [
+        _as_double(keys.value_of(text[1:].decode())) if text[:1] == MARK else np.nan
+        for text in distinct.dictionary.to_pylist()
+    ]
+    doubles: F64Array = np.array([*found, np.nan])[distinct.indices.fill_null(len(found)).to_numpy()]
+    return doubles
 
 
 @cache

@@ -282,3 +282,23 @@ def test_the_other_geometry(tmp_path: Path, plane: bool) -> None:
         tm.save_positions()
     with opened("moved", plane=not plane) as tm:
         assert tm.stats()["positions"] == 0
+
+
+@pytest.mark.parametrize("x", [2**53 + 1, 2**60, -(2**63), 2**64 - 1])
+def test_integers_of_any_size_are_places_on_the_plane(x: int) -> None:
+    """As Python has them and in columns: each is the nearest double."""
+    with TagMatch(plane=True, device="cpu") as tm:
+        tm.add_set(["a"], 1, area=Circle(float(x), 0, 5))
+        tm.add_set(["a"], 2, area=Near(5))
+        tm.consolidate()
+        assert tm.match(["a"], location=(x, 0)) == [1]
+        column = pa.array([x], pa.uint64() if x > 0 else pa.int64())
+        place = pa.StructArray.from_arrays([column, pa.array([0])], ["x", "y"])
+        assert tm.match_many(pa.table({"tags": [["a"]], "location": place})).to_pylist() == [[1]]
+        for xs in ([x], column):
+            tm.move([2], xs, [0])
+            assert sorted(tm.match(["a"], location=(x, 0))) == [1, 2]
+        area = pa.StructArray.from_arrays([column, pa.array([0]), pa.array([5])], ["lon", "lat", "metres"])
+        tm.add_sets([["b"]], [3], area=area)
+        tm.consolidate()
+        assert tm.match(["b"], location=(x, 0)) == [3]

@@ -1,9 +1,11 @@
 """The best keys by a column of data: against sorting all keys of a message, in Python."""
 
+import asyncio
 import math
 import operator
 from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +35,7 @@ TAGS = st.lists(st.sampled_from("abcd"), max_size=3)
 VALUES = {
     "size": st.none() | st.integers(-3, 3),
     "name": st.none() | st.sampled_from(["", "a", "ä", "b"]),
-    "share": st.none() | st.sampled_from([-1.5, 0.0, 2.25]),
+    "share": st.none() | st.sampled_from([-1.5, 0.0, -0.0, 2.25]),
 }
 TYPES = {"size": "int64", "name": "string", "share": "float64"}
 SCORES = st.recursive(
@@ -188,6 +190,55 @@ def _ways(index: TagMatch[Any], over: bool) -> Iterator[Any]:
             yield tm
     else:
         yield index
+
+
+def test_the_best_of_one_message_are_those_that_it_matches():
+    """Words of attributes are declared once: phrases hold, and do not hold, as without a limit."""
+    attributes = {"title": "string", "price": "decimal(10, 2)"}
+    with TagMatch(attributes=attributes, analyzers={"title": "casefold(words())"}, device="cpu") as tm:
+        for key, where in enumerate(['title phrase "red bike"', 'not title phrase "red bike"', "price = 2.5", "a = 1"]):
+            tm.add_set([], key, where=where)
+        tm.consolidate()
+        with remote(tm) as (_, over):
+            for message in ({"title": "A red bike"}, {"title": ["bike", "red"], "price": 2.5}, {"a": 1}):
+                expected = sorted(tm.match([], message))
+                for way in (tm, over):
+                    assert way.match([], message, limit=9) == expected
+                    assert (
+                        way.match_best(pa.table({"tags": [[]], "attributes": [packed(message)]}), limit=9)[0].as_py()
+                        == expected
+                    )
+                    assert asyncio.run(way.amatch([], message, limit=9)) == expected
+
+
+NUMBERS: list[tuple[Any, str | None]] = [
+    (2, None), (2.5, None), (Decimal("2.5"), None), (2**62 + 1, None), (Decimal("1e30"), None),
+    ([1, Decimal("2.5")], None),
+    (2.5, "decimal(10, 2)"), (2, "decimal(10, 2)"), ("2.5", "decimal(10, 2)"), ("2.5", "float64"), ("2", "int64"),
+    (["1", "2"], "int64"), (Decimal("2.5"), "float64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bid", "declared"), NUMBERS)
+def test_a_score_takes_each_number_of_messages(bid: Any, declared: str | None) -> None:
+    """As Python has it, packed, in a column and in a map, declared or not: the key with the greatest product is it."""
+    attributes = {} if declared is None else {"bid": declared}
+    with TagMatch(attributes=attributes, data={"size": "int64"}, device="cpu") as tm:
+        for key, size in ((7, 1), (8, 3)):
+            tm.put(key, ["a"], data={"size": size})
+        tm.consolidate()
+        given: dict[str, Any] = {"limit": 1, "score": "size * bid"}
+        tables = [pa.table({"tags": [["a"]], "attributes": pa.array([packed({"bid": bid})], pa.binary())})]
+        if not isinstance(bid, list):
+            tables.append(pa.table({"tags": [["a"]], "bid": [bid]}))
+            tables.append(pa.table({"tags": [["a"]], "bid": [[bid]]}))
+            one = pa.array([bid])
+            tables.append(pa.table({"tags": [["a"]], "m": pa.array([[("bid", bid)]], pa.map_(pa.string(), one.type))}))
+        with remote(tm) as (_, over):
+            for way in (tm, over):
+                assert way.match(["a"], {"bid": bid}, **given) == [8]
+                for table in tables:
+                    assert way.match_best(table, **given).to_pylist() == [[8]]
 
 
 def test_clients_and_keys_that_expire(layout, monkeypatch):

@@ -176,7 +176,9 @@ NAIVE, VALUE, TYPE = datetime(2030, 1, 1), InvalidValueError, InvalidTypeError
 BAD_TIMES = [
     (NAIVE, VALUE, "expires has no time zone; give one"), (timedelta(0), VALUE, "must be after now"),
     (timedelta(seconds=-1), VALUE, "must be after now, not -1 day, 23:59:59 from now"),
-    (timedelta.max, VALUE, "too far away, after the year 9999"), (BEGIN.date(), TYPE, "must be a datetime"),
+    (timedelta.max, VALUE, "too far away, after the year 9999"),
+    (datetime.max.replace(tzinfo=timezone(timedelta(hours=-5))), VALUE, "too far away, after the year 9999"),
+    (BEGIN.date(), TYPE, "must be a datetime"),
     (5, TYPE, r"must be a datetime with a time zone, or a timedelta from now.*, not 5 \(int\)"),
     ("2030-01-01T00:00:00Z", TYPE, "not '2030-01-01T00:00:00Z'"),
 ]  # fmt: skip
