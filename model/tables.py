@@ -27,6 +27,7 @@ from tagmatch.model.arrays import (
     U64Array,
     UIntArray,
     frozen,
+    offsets_of,
 )
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.errors import TagMatchError
@@ -248,6 +249,15 @@ class KeyTable(Table):
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def lasting(self, rows: UIntArray, now: int) -> UIntArray:
+        """Those of these sets that have a key which has not expired."""
+        if self.expires is None:
+            return rows
+        table = self.of_sets(rows)
+        assert table.expires is not None
+        lasts: BoolArray = np.diff(offsets_of(table.expires > now)[table.keys.offsets]) > 0
+        return rows[lasts]
 
     @property
     def span(self) -> KeySpan:

@@ -94,6 +94,8 @@ SERIALIZED = "label int, number int, batch binary"
 _BATCH_BYTES = 1 << 16
 _BATCHES_AT_ONCE = 1024
 
+# With both of these, Spark puts small partitions together, and looks at the first of the settings for their number
+_MERGING_SETTINGS = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.coalescePartitions.enabled")
 # The first that is a number counts: some platforms have "auto"
 _PARTITIONS_SETTINGS = ("spark.sql.adaptive.coalescePartitions.initialPartitionNum", "spark.sql.shuffle.partitions")
 _DEFAULT_PARTITIONS = 200
@@ -222,7 +224,9 @@ def tasks_of_shuffle(spark: SparkSession) -> int:
 
 def labels_for_all(spark: SparkSession) -> I64Array:
     """Return a label for each partition of `repartition("label")`, which Spark may put together."""
-    settings = [spark.conf.get(name, None) or "" for name in _PARTITIONS_SETTINGS]
+    merges = all((spark.conf.get(name, None) or "true").lower() == "true" for name in _MERGING_SETTINGS)
+    names = _PARTITIONS_SETTINGS if merges else _PARTITIONS_SETTINGS[1:]
+    settings = [spark.conf.get(name, None) or "" for name in names]
     count = next((int(setting) for setting in settings if setting.isdigit()), _DEFAULT_PARTITIONS)
     labels: I64Array = labels_for(spark, count)[0]
     return labels

@@ -218,8 +218,11 @@ class Answers:
         of_query, keys = pc.list_parent_indices(found), found.flatten()
         for own, wanted in zip(self.on, on, strict=True):
             value = as_spark(keys.field(own.name), own.dataType)
-            if value.type != wanted.type:  # integers of any width
-                value, wanted = (each.cast(pa.decimal128(20, 0)) for each in (value, wanted))
+            if value.type != wanted.type:  # integers of any width, or strings and times in another form
+                kind = value.type
+                if isinstance(own.dataType, IntegralType | DecimalType):
+                    kind = pa.decimal256(76, getattr(own.dataType, "scale", 0))
+                value, wanted = value.cast(kind), wanted.cast(kind)
             equal = pc.fill_null(pc.equal(value, wanted.take(of_query)), fill_value=False)
             of_query, keys = of_query.filter(equal), keys.filter(equal)
         counts = np.bincount(of_query.to_numpy(), minlength=len(messages))

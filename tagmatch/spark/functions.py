@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, cast, get_args
 
 import pyarrow as pa
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import arrow_udf, udtf  # type: ignore[attr-defined]
-from pyspark.sql.types import DecimalType, NullType, StructField, StructType
+from pyspark.sql.types import DataType, DecimalType, NullType, StructField, StructType, TimestampNTZType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from tagmatch.embedded import TagMatch
@@ -270,7 +271,7 @@ class _Match:
         names, opened = self._wanted.columns, cast(Any, self._index)
         found: list[Any] = opened.match(
             tags,
-            attributes.asDict() if isinstance(attributes, Row) else attributes,
+            _with_zones(attributes),
             location=_plain(location),
             within=_plain(within),
             only=self._wanted.only,
@@ -303,6 +304,8 @@ def _analyzed(stores: StoreSettings, arguments: Mapping[str, AnalyzeArgument], c
     """The columns of the answer, and where workers find the index."""
     types = {name: each.dataType for name, each in arguments.items() if not isinstance(each.dataType, NullType)}
     check_strings(arguments[TAGS].dataType, f"{MATCH}: argument tags")
+    if ATTRIBUTES in types and _has_naive_times(types[ATTRIBUTES]):
+        raise InvalidTypeError(f"{MATCH}: argument attributes has times without a time zone; cast them to timestamp")
     only, columns, snapshot, plane = map(constant.get, ("only", "columns", "snapshot", "plane"))
     plane = bool(plane)  # which may be NULL
     schema = arrow_schema(StructType([StructField(name, kind) for name, kind in types.items()]))
@@ -312,6 +315,24 @@ def _analyzed(stores: StoreSettings, arguments: Mapping[str, AnalyzeArgument], c
     wanted = Answers.of(place, manifest, output="rows", only=only, columns=columns, plane=plane)
     shipped = Shipped.of(place, manifest, snapshot, plane=plane)
     return _Found(StructType([*wanted.fields]), index=shipped, wanted=wanted)
+
+
+def _with_zones(attributes: Any) -> Any:
+    """Attributes as `TagMatch.match` takes them: Spark gives times in the worker's zone, and does not name it."""
+    if isinstance(attributes, Row):
+        return _with_zones(attributes.asDict())
+    if isinstance(attributes, dict):
+        return {name: _with_zones(value) for name, value in attributes.items()}
+    if isinstance(attributes, list):
+        return [*map(_with_zones, attributes)]
+    return attributes.astimezone() if isinstance(attributes, datetime) else attributes
+
+
+def _has_naive_times(kind: DataType) -> bool:
+    """Whether values of a type have times without a zone."""
+    inner = [each.dataType for each in kind] if isinstance(kind, StructType) else []
+    inner += [getattr(kind, name) for name in ("elementType", "valueType") if hasattr(kind, name)]
+    return isinstance(kind, TimestampNTZType) or any(map(_has_naive_times, inner))
 
 
 def _plain(place: Any) -> Any:

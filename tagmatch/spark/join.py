@@ -50,6 +50,7 @@ from tagmatch.spark.columns import (
     spark_name,
 )
 from tagmatch.spark.session import (
+    NEWEST,
     SnapshotChoice,
     Strategy,
     WorkerDevice,
@@ -454,6 +455,8 @@ def subset_join(
                 "index: a join cannot index a stream of interests; write that to an index, by "
                 'interests.writeStream.format("tagmatch"), and give its path: a stream of queries follows the index'
             )
+        if snapshot not in (None, NEWEST):
+            raise InvalidValueError(f"snapshot {snapshot!r} is one of an index, and index is a DataFrame: leave it out")
         folder = folder_of_this_process() if folder is None else folder
         partition(index, folder, plane=plane)
         place = location_in(index.sparkSession, folder, "folder")
@@ -477,7 +480,9 @@ def subset_join(
     if strategy == "ship":
         warn_of_memory(queries.sparkSession, files_nbytes(manifest))
         shipped = Shipped.of(place, manifest, snapshot, plane=plane, follows=queries.isStreaming, device=device)
-        return ship_join(queries, shipped, asked=_numbered(asked), columns=[*map(_packed, asked)], answers=answers)
+        names = _different([each.name for each in asked])
+        columns_asked = [_packed(each).alias(name) for each, name in zip(asked, names, strict=True)]
+        return ship_join(queries, shipped, asked=_numbered(asked), columns=columns_asked, answers=answers)
     if is_by_name:
         raise InvalidValueError("strategy 'shuffle' matches on the CPU, not on 'cuda'; use 'ship'")
     if is_declared:
@@ -571,6 +576,11 @@ def _packed(asked: _Asked) -> Column:
     return functions.struct(asked.column) if _is_wrapped(asked) else asked.column
 
 
+def _different(names: Sequence[str]) -> list[str]:
+    """Names of columns in a struct of Arrow's, where each is there once."""
+    return [name if names.count(name) == 1 else f"{name} {number}" for number, name in enumerate(names)]
+
+
 def _numbered(asked: Sequence[_Asked], numbers: Sequence[int] | None = None) -> AskedColumns:
     """The same by the numbers of columns."""
     by_use: dict[str, list[int]] = {}
@@ -590,13 +600,16 @@ def _shuffled(queries: DataFrame, place: Repository, asked: Sequence[_Asked], an
             more.append(_packed(each).alias(f"tagmatch asks {len(more)}"))
     valid = functions.coalesce(functions.forall(asked[0].column, lambda tag: tag.isNotNull()), functions.lit(False))
     whole = queries.select("*", *more) if more else queries
+    whole = whole.where(valid) if answers.skip_invalid else whole
+    names, different = whole.columns, _different(whole.columns)
     found = shuffle_join(
-        whole.where(valid) if answers.skip_invalid else whole,
+        whole if different == names else whole.toDF(*different),
         place,
         asked=_numbered(asked, numbers),
         answers=answers,
         bucket_sets=BUCKET_SETS,
     )
+    found = found if different == names else found.toDF(*names, *found.columns[len(names) :])
     found = found.drop(*(f"tagmatch asks {number}" for number in range(len(more)))) if more else found
     keeps = answers.output != "rows" and answers.how != "semi"
     if not answers.skip_invalid or not (keeps or answers.how == "left"):

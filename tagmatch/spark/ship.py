@@ -81,9 +81,7 @@ class Shipped:
             found, threads=1, device=self.device, cuda=own[1], key_type=self.key_type, plane=self.plane
         )
         self._check_snapshot()
-        _opened[str(self.location)] = own, index
-        if held is not None:
-            held.close()
+        _opened[str(self.location)] = own, index  # another function of the same task may ask the one before
         return index
 
     def _check_snapshot(self) -> None:

@@ -385,7 +385,7 @@ def sent_sets(plan: Shuffle, chunk_sets: int, chunk: int) -> Iterator[pa.RecordB
     for number, first, last in chunks[chunk : chunk + 1]:
         segment, meeting = index.snapshot.segments[number], meeting_of(index, number)
         index.fetch_rows(segment, first, last)
-        rows = segment.live_rows(first, last).astype(np.uint32)
+        rows = segment.keys.lasting(segment.live_rows(first, last).astype(np.uint32), plan.now)
         places = meeting.of_sets(segment.tagsets.ranks, rows)
         is_met = places < len(meeting.hashes)
         homeless = sets_at(segment, rows[~is_met], plan.now, data)

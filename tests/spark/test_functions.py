@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 from support.index_files import make_index
 from support.spark_functions import called, settings_of
 
@@ -31,6 +34,40 @@ def test_a_newer_snapshot_is_taken_up_by_the_next_query(spark: Any, tmp_path: Pa
         make_index(tmp_path / "index", [(["a"], key)])
         for way in WAYS:
             assert called(way, frame, tmp_path / "index") == {1: list(range(1, key + 1))}
+
+
+def test_functions_of_two_snapshots_in_one_query(session: SparkSession, tmp_path: Path) -> None:
+    """Each asks its own, batch by batch, in the same worker."""
+    with TagMatch(tmp_path / "index", keep_snapshots=5) as tm:
+        for key in (1, 2):
+            tm.add_set(["a"], key)
+            tm.consolidate()
+    numbers = [info.number for info in TagMatch.snapshots(tmp_path / "index")]
+    before, after = (match_udf(tmp_path / "index", snapshot=number) for number in numbers)
+    frame = session.createDataFrame([(["a"],)] * 4, "tags array<string>").coalesce(1)
+    with settings_of(session, {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"}):
+        found = frame.select(before("tags"), after("tags")).collect()
+    assert sorted(map(tuple, found)) == [([1], [1, 2])] * 4
+
+
+def test_times_of_messages(session: SparkSession, tmp_path: Path) -> None:
+    """With a zone, which no value names; without one they are an error."""
+    index = make_index(tmp_path / "index", [(["a"], 1, 'posted >= timestamp "2026-01-01T00:00:00Z"')])
+    register(session)
+    for zone, time in itertools.product(("UTC", "Europe/Rome"), ("2025-12-31T23:59:59Z", "2026-01-01T00:00:00Z")):
+        with settings_of(session, {"spark.sql.session.timeZone": zone}):
+            for given in ("struct({} AS posted)", "map('posted', {})", "map('posted', array({}))"):
+                asked = given.format(f"timestamp '{time}'")
+                frame = session.sql(f"SELECT 1 id, array('a') tags, {asked} asked")
+                for way in WAYS:
+                    assert called(way, frame, index, attributes="asked") == {1: [1] * (time > "2026")}
+    for given in ("struct({} AS posted)", "map('posted', array({}))"):
+        asked = given.format("timestamp_ntz '2026-01-01T00:00:00'")
+        session.sql(f"SELECT array('a') tags, {asked} asked").createOrReplaceTempView("naive")
+        with pytest.raises(AnalysisException, match="argument attributes has times without a time zone"):
+            session.sql(
+                f"SELECT m.key FROM naive q, LATERAL tagmatch_match(q.tags, '{index}', attributes => q.asked) m"
+            )
 
 
 def test_numbers_as_sql_writes_them(spark: Any, tmp_path: Path) -> None:

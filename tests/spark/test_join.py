@@ -19,7 +19,7 @@ from support.areas import AREAS, FIELDS, PLACES, At, any_at, struct_of
 from support.conditions import Expression, Message, any_expression
 from support.expiring import set_clock
 from support.index_files import make_index
-from support.spark_functions import called
+from support.spark_functions import called, settings_of
 
 import tagmatch.spark.answers
 from tagmatch import Near, TagMatch
@@ -292,20 +292,40 @@ def test_a_join_asks_the_snapshot_that_was_current_when_it_was_made(spark: Any, 
 
 
 @pytest.mark.parametrize("key", [int, str], ids=["integers", "strings"])
+@pytest.mark.parametrize(
+    ("sets", "hours", "expected"),
+    [
+        ([["a"], ["a"], ["b"], [], []], [-1, 0, -2, -1, 24], {1: [1, 4], 2: [4]}),
+        # As many keys are left as there were sets: one set has two, and one none
+        ([["a"], ["a"], ["b"]], [0, 0, -1], {1: [0, 1], 2: []}),
+        ([["a"], ["a"], ["b"], ["b", "d"], ["a", "b"]], [0, 0, 0, 0, -1], {1: [0, 1, 2], 2: [2]}),
+    ],
+)
 def test_keys_that_have_expired_are_no_answers(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: Any, key: Any
+    spark: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: Any,
+    key: Any,
+    sets: list[list[str]],
+    hours: list[int],
+    expected: dict[int, list[int]],
 ) -> None:
     """Though the files still have them."""
+    monkeypatch.setattr("tagmatch.spark.shuffle.tasks_of_shuffle", lambda _: 1)  # one bucket has all sets
     clock, now = set_clock(monkeypatch), datetime.datetime.now(datetime.UTC)
-    times = [now + timedelta(hours=hours) if hours else None for hours in (-1, 0, -2, -1, 24)]
+    times = [now + timedelta(hours=each) if each else None for each in hours]
     with TagMatch(tmp_path / "index", key_type="string" if key is str else "integer", durability="none") as tm:
         clock.now = now - timedelta(days=1)
-        tm.add_sets([["a"], ["a"], ["b"], [], []], list(map(key, range(5))), expires=times)
+        tm.add_sets(sets, list(map(key, range(len(sets)))), expires=times)
         tm.consolidate()
     clock.now = now
     queries = spark.createDataFrame([(1, ["a", "b"]), (2, ["b"])], "id long, tags array<string>")
     found = subset_join(queries, tmp_path / "index", strategy=strategy).collect()
-    assert sorted((row.id, row.key) for row in found) == [(1, key(1)), (1, key(4)), (2, key(4))]
+    wanted = [(id_, key(number)) for id_, numbers in expected.items() for number in numbers]
+    assert sorted((row.id, row.key) for row in found) == sorted(wanted)
+    counts = subset_join(queries, tmp_path / "index", strategy=strategy, output="counts").collect()
+    assert {row.id: row["count"] for row in counts} == {id_: len(numbers) for id_, numbers in expected.items()}
 
 
 @pytest.mark.parametrize(
@@ -334,6 +354,22 @@ def test_attributes_may_have_any_name(spark: Any, tmp_path: Path, strategy: str)
     schema = ", ".join(["tags array<string>", *(f"{name} int" for name in names), "of map<string, int>"])
     queries = spark.createDataFrame([([], 1, 1, 1, 1, {"within": 1})], schema)
     assert keys_of(subset_join(queries, index, attributes=[*names, "of"], strategy=strategy)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("large", ["false", "true"])
+def test_columns_of_one_name(session: SparkSession, tmp_path: Path, strategy: str, large: str) -> None:
+    """A struct is attributes and a place at once; columns that only come along share a name, as after a join."""
+    index = make_index(tmp_path / "index", [(["a"], 1, "lon > 5")])
+    frame = session.createDataFrame(
+        [(["a"], (9.0, 45.0))], "tags array<string>, place struct<lon: double, lat: double>"
+    )
+    twice = frame.select("tags", "place", functions.lit(1).alias("id"), functions.lit(2).alias("id"))
+    with settings_of(session, {"spark.sql.execution.arrow.useLargeVarTypes": large}):
+        for how, row in (("left", (["a"], (9.0, 45.0), 1, 2, 1)), ("semi", (["a"], (9.0, 45.0), 1, 2))):
+            given: dict[str, Any] = {"attributes": "place", "location": "place", "strategy": strategy, "how": how}
+            found = subset_join(twice, index, **given)
+            assert found.columns == ["tags", "place", "id", "id", "key"][: len(row)]
+            assert [tuple(each) for each in found.collect()] == [row]
 
 
 def test_a_task_goes_on_when_the_index_gets_the_first_areas(spark: Any, tmp_path: Path) -> None:
@@ -386,3 +422,6 @@ def test_interests(spark: Any, tmp_path: Path, rng: random.Random, strategy: Any
         assert len(tm) > len(oracle)
     with pytest.raises(InvalidTypeError, match="no column 'key'; there are 'id', 'tags'"):
         subset_join(queries, queries)
+    for snapshot in (1, "latest"):
+        with pytest.raises(InvalidValueError, match=f"snapshot {snapshot!r} is one of an index"):
+            subset_join(queries, stored, snapshot=snapshot)  # type: ignore[arg-type]

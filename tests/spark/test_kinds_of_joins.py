@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 from collections import Counter
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession, functions
 from support.index_files import make_index
+from support.spark_functions import settings_of
 
 from tagmatch import InvalidTypeError, InvalidValueError, NullError, TagMatch
 from tagmatch.spark import match_udf, subset_join
@@ -124,6 +128,26 @@ def test_on(spark: Any, tmp_path: Path, strategy: Any) -> None:
     texts = spark.createDataFrame([(["a"], "1")], "tags array<string>, level string")
     with pytest.raises(InvalidTypeError, match=r"on: column 'level' .* is string, and the index has decimal\(20,0\)"):
         subset_join(texts, tmp_path / "index", on="level")
+
+
+@pytest.mark.parametrize("strategy", ["ship", "shuffle"])
+def test_on_in_other_forms(session: SparkSession, tmp_path: Path, strategy: Any) -> None:
+    """Strings, times and decimals of queries may be of other types of Arrow than the data."""
+    moment = "timestamp '2026-01-01T00:00:00Z'"
+    columns = f"array('a') tags, '7' tenant, {moment} since, 2 rate"
+    index = tmp_path / "index"
+    with TagMatch(index, data={"tenant": "string", "since": "timestamp[us, UTC]", "rate": "decimal(10, 2)"}) as tm:
+        since = datetime(2026, 1, 1, tzinfo=UTC)
+        for key, tenant, rate in ((1, "7", "2.00"), (2, "acme", "2.50")):
+            tm.put(key, ["a"], data={"tenant": tenant, "since": since, "rate": Decimal(rate)})
+        tm.consolidate()
+    for large, zone in itertools.product(("false", "true"), ("UTC", "Europe/Rome")):
+        own = {"spark.sql.execution.arrow.useLargeVarTypes": large, "spark.sql.session.timeZone": zone}
+        with settings_of(session, own):
+            frame = session.sql(f"SELECT {columns} UNION ALL SELECT array('a'), '007', {moment} + interval 1 second, 3")
+            for on, keys in (("tenant", [1]), ("since", [1, 2]), ("rate", [1]), (["tenant", "since", "rate"], [1])):
+                found = subset_join(frame, index, on=on, strategy=strategy).collect()
+                assert sorted(row.key for row in found) == keys
 
 
 @pytest.mark.parametrize(

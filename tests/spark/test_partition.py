@@ -340,6 +340,15 @@ def test_paths_and_numbers_that_will_not_do(spark: Any, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["notes.txt"]
 
 
+def test_partitions_that_spark_does_not_put_together(session: Any, tmp_path: Path) -> None:
+    """Spark looks at the number of initial ones only if it does."""
+    rows = session.range(300).selectExpr("array(concat('t', id), concat('u', id % 7)) tags", "id key")
+    number = {"spark.sql.adaptive.coalescePartitions.initialPartitionNum": "32", "spark.sql.shuffle.partitions": "4"}
+    for name in ("spark.sql.adaptive.enabled", "spark.sql.adaptive.coalescePartitions.enabled"):
+        with settings_of(session, {name: "false"} | number):
+            assert partition(rows, tmp_path / "index", sets_per_task=100).sets == 300
+
+
 @pytest.mark.nightly
 def test_keys_are_compared_as_bytes(session: Any, tmp_path: Path) -> None:
     """Whatever the column's collation; they must be UTF-8."""
