@@ -481,6 +481,10 @@ class GatewayOptions(Section):
             if (value := getattr(self, name)) not in allowed:
                 raise InvalidValueError(f"{name} must be {' or '.join(map(repr, allowed))} here, not {value!r}")
 
+    def is_place(self, name: str) -> bool:
+        """Whether a notification or an answer may go to a place of this name."""
+        return self.naming.is_usable(name, wildcards=False)
+
     @property
     def session_guarantee(self) -> Guarantee:
         """The guarantee of the session whose notifications go out."""
@@ -606,11 +610,15 @@ class KafkaOptions(BrokerOptions):
     guarantees: ClassVar[tuple[Delivery, ...]] = ("at_least_once", "exactly_once")
     forms: ClassVar[tuple[Form, ...]] = get_args(Form)
 
+    def is_place(self, name: str) -> bool:
+        """Whether Kafka takes a name as that of a topic."""
+        return _KAFKA_TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
     def __post_init__(self) -> None:
         BrokerOptions.__post_init__(self)
         places = {**{name: getattr(self, name) for name in self.places}, "dead_letter_topic": self.dead_letter_topic}
         for name, topic in places.items():
-            if topic and (not _KAFKA_TOPIC.fullmatch(topic) or topic in (".", "..")):
+            if topic and not self.is_place(topic):
                 raise InvalidValueError(
                     f"{name} must be one topic, of at most 249 letters, digits and '.', '_', '-', not {topic!r}"
                 )

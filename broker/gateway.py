@@ -550,7 +550,7 @@ class Gateway(ABC):
     def _may_answer_to(self, place: str) -> bool:
         """Whether an answer to a request may go there: not to where messages, requests or notifications are."""
         naming = self.options.naming
-        if naming.is_usable(place, wildcards=False) and not any(
+        if self.options.is_place(place) and not any(
             naming.overlap(taken, place) for taken in self.options.places.values()
         ):
             return True

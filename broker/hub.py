@@ -169,6 +169,11 @@ class Hub:
         self._threads = {channel: ThreadPoolExecutor(1, "tagmatch-hub") for channel in self._queues}
         self._is_closed = False
 
+    def check_channel(self, channel: str | None) -> None:
+        """InvalidValueError for the name of no channel."""
+        if channel is not None:
+            of_channel(channel, [*filter(None, self._queues)])
+
     def publish(
         self,
         messages: Any,

@@ -31,6 +31,11 @@ _Poison = dict[tuple[bytes, bytes], str]
 _ROOM_S = 0.05
 # Errors of a single notification, which would come each time
 _UNSENDABLE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD)
+# Errors of the topic of an answer, which a request names
+_UNANSWERABLE = (
+    KafkaError.TOPIC_EXCEPTION, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+)  # fmt: skip
 # Errors of a missing connection
 _DOWN = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION)
 
@@ -156,18 +161,23 @@ class Deliveries:
                         raise Unsent("the client's queue is full") from None
                     self._producer.poll(_ROOM_S)
                 except KafkaException as error:
-                    if error.args[0].code() not in _UNSENDABLE:
+                    if not self._is_unsendable(error.args[0], topic):
                         raise
                     why = error.args[0].str()
             if why is not None:
                 refused.append((_notification(topic, key, payload), why))
         return refused
 
+    def _is_unsendable(self, error: Any, topic: str) -> bool:
+        """Whether an error would come again; of an answer, also one of its topic."""
+        is_answer = topic not in (self._options.notifications, self._options.dead_letter_topic)
+        return error.code() in _UNSENDABLE or (is_answer and error.code() in _UNANSWERABLE)
+
     def _unsendable(self) -> _Poison:
         """What the brokers did not take, and would not take again; Unsent if something else has failed."""
         found, others = _Poison(), list[str]()
         for error, record in self._failed:
-            if error.code() in _UNSENDABLE:
+            if self._is_unsendable(error, record.topic()):
                 found[_bytes_of(record.key()), record.value() or b""] = error.str()
             else:
                 others.append(error.str())

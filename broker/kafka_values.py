@@ -276,8 +276,11 @@ class Values:
         payloads = table[PAYLOAD].to_pylist()
         said = table.drop_columns(OWN)
         if None in payloads:
-            rows = said.to_pylist(maps_as_pydicts="strict")
-            payloads = [_written(row) if each is None else each for row, each in zip(rows, payloads, strict=True)]
+            try:
+                rows = said.to_pylist(maps_as_pydicts="strict")
+                payloads = [_written(row) if each is None else each for row, each in zip(rows, payloads, strict=True)]
+            except (pa.ArrowException, OverflowError, ValueError, TypeError, KeyError) as error:
+                raise InvalidValueError(f"a row has no payload, and cannot be written as one: {error}") from None
         return Rows(Records([record], steady), said, payloads, ids, until)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tagmatch.broker.access import LOOK_S, RESERVED
@@ -107,6 +108,7 @@ class App:
     async def _performed(self, call: HttpCall, route: Route) -> Answer | None:
         """The answer; of a change with a key, the one that it had before."""
         key, body = call.header("idempotency-key") if route.role == "write" else "", b""
+        seconds = seconds_in(call.header("request-timeout"))
         if route.rows is None:
             body = await call.whole(MAX_JSON)
             if b"content-encoding" in call.headers and (codec := codec_of(call)):
@@ -114,30 +116,32 @@ class App:
         elif key:  # the request is compared as a whole, and read after that
             body = call.body = await call.whole(self.service.config.server.max_message_bytes)
         if not key:
-            return await self._in_time(call, route, body)
+            return await self._in_time(call, self._found(call, route, body), seconds)
         user, asked = call.user.name, digest_of(call.method.encode(), call.request.target, body)
         if (answer := self._repeats.begin(user, key, asked)) is not None:
             return answer
-        found = None
-        try:
-            found = await self._in_time(call, route, body)
-        finally:
-            if found is None:
-                self._repeats.forget(user, key)
-            else:
-                self._repeats.end(user, key, asked, found)
-        return found
+        work = asyncio.ensure_future(self._found(call, route, body))
+        work.add_done_callback(partial(self._keep, user, key, asked))
+        # It goes on without a client that has given up, and might ask again
+        return await self._in_time(call, asyncio.shield(work), seconds)
 
-    async def _in_time(self, call: HttpCall, route: Route, body: bytes) -> Answer | None:
+    def _keep(self, user: str, key: str, asked: bytes, work: asyncio.Future[Answer | None]) -> None:
+        """Keep the answer of a change by its key; one that has failed may be tried again."""
+        found = None if work.cancelled() or work.exception() is not None else work.result()
+        if found is None:
+            self._repeats.forget(user, key)
+        else:
+            self._repeats.end(user, key, asked, found)
+
+    async def _in_time(self, call: HttpCall, work: Awaitable[Answer | None], seconds: float | None) -> Answer | None:
         """The answer, in the time that the client gives."""
-        seconds = seconds_in(call.header("request-timeout"))
         if seconds is None:
-            return await self._found(call, route, body)
+            return await work
         until = time.monotonic() + seconds
         await asyncio.sleep(0)  # from here on it is a task, as a timeout wants it
         try:
             async with asyncio.timeout(seconds):
-                found = await self._found(call, route, body)
+                found = await work
                 if time.monotonic() > until and not call.has_begun:  # it has not let the loop look at the time
                     raise TimeoutError
                 return found

@@ -19,8 +19,10 @@ from urllib.parse import urlencode
 import pyarrow as pa
 import pytest
 from support.service import USERS, config, value
+from support.waiting import wait_until
 
 from tagmatch import Circle, InvalidValueError, TagMatch, connect
+from tagmatch.broker.http import notifications
 from tagmatch.broker.http.bodies import Answer
 from tagmatch.broker.http.preconditions import Repeats
 from tagmatch.broker.service import Service, serving
@@ -629,6 +631,27 @@ def test_a_change_that_is_sent_again_is_made_once():
         assert client.ask("POST", "/subscriptions", others, Content_Type=NDJSON, Idempotency_Key="z")[0] == 422
         assert client.ask("GET", "/subscriptions/5")[2]["alternatives"][0]["tags"] == ["e"]
         assert client.ask("DELETE", "/subscriptions/5", Idempotency_Key="é" * 9)[0] == 400
+
+
+def test_a_change_goes_on_after_its_time_and_is_made_once(monkeypatch):
+    """Its key is known while it goes on, and its answer after that; so it is if its client has gone."""
+    going, made = threading.Event(), []
+    publish = notifications._published
+
+    def slow(call, rows, channel):
+        made.append(len(rows))
+        assert going.wait(60)
+        return publish(call, rows, channel)
+
+    monkeypatch.setattr(notifications, "_published", slow)
+    with served(USERS) as (_, client):
+        ask = partial(client.ask, "POST", "/publish", [{"tags": ["a"]}], Idempotency_Key="x")
+        assert ask(Request_Timeout="0.1")[0] == 504
+        assert ask()[0] == 409
+        going.set()
+        wait_until(lambda: ask()[0] == 200)
+        assert ask()[1]["idempotent-replayed"] == "true"
+    assert made == [1]
 
 
 def test_answers_that_are_kept_are_bounded():

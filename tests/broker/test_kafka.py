@@ -332,6 +332,23 @@ def test_requests_come_by_a_topic_and_are_answered_to_another(cluster):
         assert answers == {b"0": True, b"1": False}
 
 
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_an_answer_that_cannot_go_where_it_is_wanted_holds_up_nothing(cluster, guarantee):
+    producer, port = cluster
+    producer.list_topics("control", timeout=10)
+    put(producer, [b"one"])
+    for topic in (b"x" * 600, b"no topic", b"..", b"\xff"):
+        producer.produce("control", b'{"action": "nothing"}', headers=[("reply-to", topic)])
+    assert producer.flush(20) == 0
+    with gateway(port, control="control", guarantee=guarantee) as found, reader(port, "out") as consumer:
+        wait_until(lambda: found.stats()["requests"] == 4)
+        put(producer, [b"two"])
+        got = [each.value() for each in payloads_of(consumer, {b"one", b"two"})]
+        stats = found.stats()
+    assert sorted(got) == [b"one", b"two"]
+    assert (stats["requests"], stats["unsent"], stats["sent"]) == (4, 0, 2)
+
+
 def test_what_others_publish_goes_out_too_and_messages_from_kafka_reach_other_sessions(cluster):
     producer, port = cluster
     for guarantee in ("at_least_once", "exactly_once"):

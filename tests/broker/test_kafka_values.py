@@ -340,6 +340,23 @@ def test_a_value_of_arrow_has_many_messages(tm):
         (stream(pa.table({"tags": [["a"]] * 5}))[:-60], "Arrow"),
         (stream(pa.table({"tgas": [["a"]]})), "'tgas'"),
         (stream(pa.table({"tags": [["a"]] * 20})), "max_waiting allows|at most 10 rows"),
+        (stream(pa.table({"tags": [["a"]], "at": pa.array([10**15], pa.timestamp("s"))})), "cannot be written as one"),
+        (
+            stream(pa.table({"tags": [["a"]], "at": pa.array([1], pa.timestamp("s", "No/Where"))})),
+            "cannot be written as one",
+        ),
+        (
+            stream(
+                pa.table(
+                    {"tags": [["a"]], "attributes": pa.array([[("x", 1), ("x", 2)]], pa.map_(pa.string(), pa.int8()))}
+                )
+            ),
+            "cannot be written as one",
+        ),
+        (
+            stream(pa.table({"tags": [["a"]], "raw": pa.array([[(b"x", 1)]], pa.map_(pa.binary(), pa.int8()))})),
+            "cannot be written as one|attributes",
+        ),
     ],
 )
 def test_wrong_values_of_arrow_are_refused(value, why):
