@@ -392,7 +392,7 @@ class Subscribers:
         self.is_quiet = True
 
     def end(self, timeout: float) -> None:
-        """Wait `seconds` for gateways and for published messages, and end all sessions."""
+        """Wait `timeout` seconds for gateways and for published messages, and end all sessions."""
         if self._ending is not None:
             self._ending.join(timeout)
         self.sessions.close()

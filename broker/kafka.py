@@ -24,7 +24,7 @@ from tagmatch.broker.gateway import Gateway, KeyNotification, NoConnection, Unse
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.incoming import ID_HEADER, GatewayMessage, Rows
 from tagmatch.broker.kafka_producer import Deliveries, Outgoing, Place, headers_of, ms, offsets_of
-from tagmatch.broker.kafka_values import Values
+from tagmatch.broker.kafka_values import Values, with_headers
 from tagmatch.broker.outbox import lengths_of
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.errors import InvalidValueError, TagMatchError
@@ -167,7 +167,7 @@ class KafkaGateway(Gateway):
 
     def _carry_out(self, consumer: Any, records: Sequence[Any]) -> None:
         """Match the records, and commit them with their notifications; else they come again."""
-        records = self._readable(consumer, self._own(records))
+        records = self._readable(consumer, [*map(with_headers, self._own(records))])
         places = [(record.topic(), record.partition()) for record in records]
         offsets = [record.offset() for record in records]
         begins = dict(zip(reversed(places), reversed(offsets), strict=True))

@@ -83,6 +83,28 @@ def message_of(record: Any, steady: int) -> GatewayMessage:
     return GatewayMessage(headers, record.value() or b"", id_, until, None, record.topic(), record)
 
 
+class Nameless:
+    """A record with a header whose name is no UTF-8. Its client fails to make headers, and crashes if asked again."""
+
+    def __init__(self, record: Any) -> None:
+        self._record = record
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._record, name)
+
+    def headers(self) -> None:
+        """None that could be had."""
+
+
+def with_headers(record: Any) -> Any:
+    """A record that can be asked for its headers, which it was not yet."""
+    try:
+        record.headers()
+    except (UnicodeDecodeError, SystemError):  # the second for an error with a list
+        return Nameless(record)
+    return record
+
+
 class Read(NamedTuple):
     """The outcome of reading records."""
 
@@ -104,6 +126,11 @@ class Values:
     def read(self, records: Sequence[Any]) -> Read:
         """Read records, in columns as far as that can be."""
         found, steady = Read([], [], []), self._steady()
+        for record in records:
+            if isinstance(record, Nameless):
+                found.refused.append((_letter(record), InvalidValueError("the name of a header is no UTF-8")))
+        if found.refused:
+            records = [record for record in records if not isinstance(record, Nameless)]
         records, values = self._small(records, found)
         if self._options.form == "arrow":
             for record, value in zip(records, values, strict=True):

@@ -201,8 +201,9 @@ class Service:
         """Drain it, and end the calls that are still under way; returns whether all were answered before."""
         self.drain()
         if self._was_answered is None:
+            until = time.monotonic() + self.config.server.drain_seconds
             self._was_answered = self.limits.wait_until_idle(self.config.server.drain_seconds)
-            self.subscribers.end(_LAST_S)
+            self.subscribers.end(max(until - time.monotonic(), _LAST_S))
             self._transport.stop()
             if self.http is not None:
                 self.http.stop()

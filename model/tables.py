@@ -252,10 +252,9 @@ class KeyTable(Table):
 
     def lasting(self, rows: UIntArray, now: int) -> UIntArray:
         """Those of these sets that have a key which has not expired."""
-        if self.expires is None:
+        table = self if self.expires is None else self.of_sets(rows)
+        if table.expires is None:
             return rows
-        table = self.of_sets(rows)
-        assert table.expires is not None
         lasts: BoolArray = np.diff(offsets_of(table.expires > now)[table.keys.offsets]) > 0
         return rows[lasts]
 

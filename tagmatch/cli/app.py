@@ -593,7 +593,7 @@ def info(
     for each in lists["snapshots"]:
         until = f"until {each['until']}" if each["until"] else "the current one"
         table.add_row(f"snapshot {each['number']}", f"{counted(each['sets'], 'set', ',')}, {until}")
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)  # brackets and colons are those of names and types
 
 
 def check(

@@ -181,7 +181,8 @@ def location_argument(name: str, description: str, *, is_to_change: bool = False
         location = located(text, name=name)
         if is_to_change:
             location.check_writable()
-        return location.address
+        address = location.address
+        return f"./{address}" if address.startswith("~") else address  # it is not read as a home folder once more
 
     return argument(name, description, callback=read)
 

@@ -443,8 +443,18 @@ def _check_text(name: str, kind: pa.DataType, value: Any, label: str) -> None:
         )
 
 
+def _may_lack_digits(value: object) -> bool:
+    """Whether a number of JSON, which is a double, may have been another decimal."""
+    return isinstance(value, float) and len(repr(value).partition("e")[0].replace(".", "").strip("-0")) > 15
+
+
 def _data_of_texts(name: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
-    """Values of JSON, with texts read as the type says."""
+    """Values of JSON, with texts read as the type says; InvalidTypeError if a number has lost digits, as a double."""
+    if pa.types.is_decimal(kind) and (lost := next(filter(_may_lack_digits, values), None)) is not None:
+        raise InvalidTypeError(
+            f"data: column {name!r} takes values of {text_of_type(kind)}, and {lost!r} has more digits than JSON's "
+            "numbers keep, which is 15: write it as a string"
+        )
     texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
     try:
         return pa.array(texts, pa.string()).cast(kind)

@@ -48,6 +48,7 @@ from tagmatch.files.json import (
 )
 from tagmatch.model.arrays import BoolArray
 from tagmatch.model.arrow import without_extensions
+from tagmatch.model.columns import shown
 from tagmatch.model.data_types import Schema
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
 from tagmatch.model.input.messages import TAGS
@@ -401,7 +402,8 @@ def _files_in(folder: Path, form: str | None) -> list[tuple[str, formats.Format]
     if (folder / MANIFEST).is_file():
         raise InputFileError(f"{folder} is an index, not a file of rows; `tagmatch export` makes one of it")
     try:
-        names = sorted(file.name for file in folder.iterdir() if file.is_file())
+        # A link to nothing is a file that is missing
+        names = sorted(file.name for file in folder.iterdir() if file.is_file() or not file.exists())
     except OSError as error:
         raise InputFileError(f"{folder}: cannot be read: {error.strerror or error}") from None
     unfinished = [name for name in names if name.startswith("._") and name.endswith(".part")]
@@ -416,6 +418,13 @@ def _files_in(folder: Path, form: str | None) -> list[tuple[str, formats.Format]
     if not files:
         raise InputFileError(f"{folder}: the folder has no files of {form or 'a known format'}")
     return files
+
+
+def _head_cell(name: str) -> str:
+    """A name as the first line of CSV has it: in quotes if it is not as plain as most are."""
+    if name != name.strip() or {*"\r\n"} & {*name}:
+        raise InvalidValueError(f"the column {shown(name)} has no form in CSV; write JSON Lines or Parquet")
+    return name if name.isidentifier() else csv_cells(pa.array([name]))[0].as_py()
 
 
 WriteAnswers = Callable[[pa.Array, pa.Array, pa.Array], None]
@@ -488,7 +497,7 @@ def row_writer(path: str, schema: pa.Schema, form: str | None = None, *, with_nu
             with pq.ParquetWriter(stream, schema, compression="zstd") as writer:
                 yield writer.write_batch
         elif found.kind == formats.Kind.csv:
-            stream.write(f"{','.join(schema.names)}\n".encode())
+            stream.write(f"{','.join(map(_head_cell, schema.names))}\n".encode())
 
             def write_csv(rows: pa.RecordBatch) -> None:
                 first, *others = map(csv_cells, rows.columns)

@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from pyarrow import flight
@@ -199,6 +200,33 @@ def test_a_service_that_ends_gives_subscribers_what_waits():
         assert service.limits.wait_until_idle(60)
         with pytest.raises(UnavailableError):
             other.publish([["a"]])
+
+
+class _Slow:
+    """A gateway that needs a while to send what it has, for which there have to be sessions."""
+
+    is_ready, condition, options = True, "connected", SimpleNamespace(session="slow")
+
+    def __init__(self, service: Service) -> None:
+        self._service, self.has_sent, self.seconds = service, False, 0.0
+
+    def stop(self, seconds: float) -> bool:
+        self.seconds = seconds
+        time.sleep(0.5)
+        self._service.subscribers.sessions.connect("slow", "ana", keys=[1])  # an error if they have ended
+        self.has_sent = True
+        return True
+
+    def stats(self) -> dict[str, int]:
+        return {}
+
+
+def test_a_service_that_ends_waits_for_its_gateways(monkeypatch):
+    """As long as for calls, though there are none."""
+    monkeypatch.setattr("tagmatch.broker.service._LAST_S", 0.05)
+    with index_of([["a"]], [1]) as index, serving(index) as service:
+        service.subscribers.gateways.append(slow := _Slow(service))
+    assert (slow.has_sent, slow.seconds) == (True, service.config.server.drain_seconds)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The command `tagmatch`, as a person or a script runs it: sets become an index, and queries get its answers."""
 
+import json
 import os
 import random
 import re
@@ -366,3 +367,46 @@ def test_folders_that_cannot_be_used(index, tmp_path, name):
     write(sets / "a.parquet", [{"tags": ["a"], "key": 1}])
     (sets / "._workload.json.part").touch()
     assert "is not whole" in refused("match", index, sets)
+
+
+def test_names_and_types_are_shown_and_read_as_they_are(tmp_path, monkeypatch):
+    """With brackets, colons, commas and quotes; an index whose name begins with ~ is no home folder."""
+    monkeypatch.chdir(tmp_path)
+    names = {"note[en]": "x", ":smile:": "y", "city, country": "Rome", '"q"': "z", "at": "2026-01-01T00:00:00+00:00"}
+    write(Path("s.jsonl"), [{"tags": ["cat"], "key": 1, **names}])
+    kinds = dict.fromkeys(names, "string") | {"at": "timestamp[ms, UTC]"}
+    columns = [part for name, kind in kinds.items() for part in ("--data", f"{name}={kind}")]
+    done("build", "s.jsonl", "./~i", *columns, "--attribute", "price[/eur]=float64")
+    assert Path("./~i").is_dir()
+    told = " ".join(done("info", "./~i").split())
+    for name, kind in {f"data {name}": kind for name, kind in kinds.items()}.items():
+        assert f"{name} {kind}" in told
+    assert "attribute price[/eur] float64" in told
+    for file in ("o.csv", "o.jsonl", "o.parquet"):
+        done("export", "./~i", file)
+        done("build", file, f"{file}.index", *columns)
+        assert json.loads(done("get", f"{file}.index", 1))["data"] == names
+    with TagMatch("spaces", data={" a ": "string"}, device="cpu") as tm:
+        tm.put(1, ["a"], data={" a ": "x"})
+        tm.consolidate()
+    assert "the column ' a ' has no form in CSV" in tagmatch("export", "spaces", "o.csv", code=1)
+
+
+def test_a_number_that_json_has_rounded_is_no_decimal(tmp_path):
+    for text, kept in (("1234567890123.45", "1234567890123.45"), ('"12345678901234567.89"', "12345678901234567.89")):
+        (tmp_path / "s.jsonl").write_text(f'{{"tags": ["a"], "key": 1, "amount": {text}}}\n')
+        done("build", tmp_path / "s.jsonl", tmp_path / "i", "--data", "amount=decimal(20, 2)", "--overwrite")
+        assert json.loads(done("get", tmp_path / "i", 1))["data"] == {"amount": kept}
+    for text in ("12345678901234567.89", "0.12345678901234567", "1.0000000000000003e16"):
+        (tmp_path / "s.jsonl").write_text(f'{{"tags": ["a"], "key": 1, "amount": {text}}}\n')
+        told = tagmatch("build", tmp_path / "s.jsonl", tmp_path / "j", "--data", "amount=decimal(38, 17)", code=1)
+        assert "line 1" in told
+        assert "more digits than JSON's numbers keep" in told
+
+
+def test_a_link_to_nothing_in_a_folder_is_a_missing_file(tmp_path):
+    (tmp_path / "f").mkdir()
+    write(tmp_path / "f" / "a.jsonl", [{"tags": ["a"], "key": 1}])
+    (tmp_path / "f" / "b.jsonl").symlink_to(tmp_path / "gone.jsonl")
+    assert "b.jsonl: no such file" in tagmatch("build", tmp_path / "f", tmp_path / "i", code=1)
+    assert not (tmp_path / "i").exists()
