@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from operator import methodcaller
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -96,11 +97,15 @@ class Nameless:
         """None that could be had."""
 
 
+# The client gives a list and an error at once, which a plain call may not notice
+_headers_of = methodcaller("headers")
+
+
 def with_headers(record: Any) -> Any:
     """A record that can be asked for its headers, which it was not yet."""
     try:
-        record.headers()
-    except (UnicodeDecodeError, SystemError):  # the second for an error with a list
+        _headers_of(record)
+    except (UnicodeDecodeError, SystemError):
         return Nameless(record)
     return record
 

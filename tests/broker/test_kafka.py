@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer
 from support.agreement import loaded
-from support.arrow_messages import stream_of
 from support.gateway_sides import letters_in, running_on
 from support.kafka_cluster import (
     ADD_OFFSETS,
@@ -24,7 +23,6 @@ from support.kafka_cluster import (
     END,
     PRODUCE,
     Cluster,
-    produce_with_header,
 )
 from support.schema_registry import Registry
 from support.waiting import wait_until
@@ -128,30 +126,6 @@ def test_what_cannot_be_read_is_a_dead_letter_and_holds_up_nothing(cluster, tmp_
         wait_until(lambda: found.stats()["refused"] == 7)
         assert len(letters_in(letters)) == 7
         assert all(each["reason"] for each in letters_in(letters))
-
-
-@pytest.mark.parametrize("form", ["properties", "json", "arrow"])
-def test_a_header_whose_name_is_no_text_is_a_dead_letter(cluster, form):
-    """Also of a request, which is not answered."""
-    producer, port = cluster
-    for topic in ("control", "dead"):
-        producer.list_topics(topic, timeout=10)
-    arrow = stream_of(pa.table({"tags": [["a"]]}).to_batches()).to_pybytes()
-    bodies = {"properties": b"two", "json": b'{"tags": ["a"]}', "arrow": arrow}
-    for topic, value in (("in", bodies[form]), ("control", b'{"action": "nothing"}')):
-        produce_with_header(f"127.0.0.1:{port}", topic, value, b"\xff")
-    put(producer, [bodies[form]], [("tag", b"a")] if form == "properties" else [])
-    with (
-        gateway(port, form=form, control="control", dead_letter_topic="dead") as found,
-        reader(port, "out") as consumer,
-    ):
-        wait_until(lambda: len(consumer.consume(1, 0.2)) == 1)
-        wait_until(lambda: found.stats()["requests"] == 1)
-        counts = found.stats()
-        assert (counts["refused"], counts["sent"], counts["disconnections"]) == (1, 1, 0)
-        with reader(port, "dead") as letters:
-            (letter,) = payloads_of(letters, {bodies[form]})
-        assert dict(letter.headers())["dead-letter-reason"].endswith(b"the name of a header is no UTF-8")
 
 
 def test_a_service_that_starts_again_loses_nothing_and_repeats_nothing_that_was_committed(cluster):

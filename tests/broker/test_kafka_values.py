@@ -15,7 +15,7 @@ from support.schema_registry import Registry
 
 from tagmatch.broker.config import KafkaOptions, MqttOptions
 from tagmatch.broker.incoming import Rows
-from tagmatch.broker.kafka_values import Values
+from tagmatch.broker.kafka_values import Values, with_headers
 from tagmatch.model.clock import steady_us
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
 
@@ -329,6 +329,29 @@ def test_a_value_of_arrow_has_many_messages(tm):
     with_payloads = table.append_column("payload", [["1", "2", None]])
     (rows,) = values_of(form="arrow").read([Record(stream(with_payloads))]).rows
     assert rows.payloads == [b"1", b"2", b'{"tags": [], "p": null}']
+
+
+class NoText(Record):
+    """As the client gives it if the name of a header is no UTF-8: with an error, then a list that crashes."""
+
+    def headers(self) -> Any:
+        if self.heads:
+            raise AssertionError("the client would crash")
+        self.heads.append(None)
+        raise self.given_error
+
+    given_error = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+
+@pytest.mark.parametrize("form", ["properties", "json", "arrow"])
+def test_a_header_whose_name_is_no_text_refuses_its_record(form):
+    value = stream(pa.table({"tags": [["a"]]})) if form == "arrow" else b'{"tags": ["a"]}'
+    records = [with_headers(NoText(value, [])), with_headers(Record(value))]
+    assert records[0].headers() is None
+    read = values_of(form=form).read(records)
+    ((letter, reason),) = read.refused
+    assert (letter.payload, str(reason)) == (value, "the name of a header is no UTF-8")
+    assert sum(map(len, read.rows)) + len(read.messages) == 1
 
 
 @pytest.mark.parametrize(
