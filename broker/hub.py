@@ -169,10 +169,9 @@ class Hub:
         self._threads = {channel: ThreadPoolExecutor(1, "tagmatch-hub") for channel in self._queues}
         self._is_closed = False
 
-    def check_channel(self, channel: str | None) -> None:
-        """InvalidValueError for the name of no channel."""
-        if channel is not None:
-            of_channel(channel, [*filter(None, self._queues)])
+    def checked_channel(self, channel: str | None) -> str | None:
+        """The channel; InvalidValueError for the name of none."""
+        return channel if channel is None else of_channel(channel, [*filter(None, self._queues)])
 
     def publish(
         self,
@@ -185,7 +184,7 @@ class Hub:
         apart_from: int | None = None,
     ) -> Future[Published]:
         """Match messages, and notify sessions, except the one with the number `apart_from`, which gets the answers."""
-        queue = self._queues[channel if channel is None else of_channel(channel, [*filter(None, self._queues)])]
+        queue = self._queues[self.checked_channel(channel)]
         expiry = self._sessions.options.message_expiry
         table, published = messages_of(messages, payloads, self._sessions.steady(), expiry), Future[Published]()
         published.set_running_or_notify_cancel()  # so that it cannot be cancelled: queued messages are matched

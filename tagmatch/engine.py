@@ -496,9 +496,8 @@ class LocalEngine:
     def one_query(self, tags: Iterable[str], attributes: object, place: Place) -> Queries:
         """One message as it is given: `_queries` gives its attributes their declared types."""
         given = NO_ATTRIBUTES if attributes is None else packed(attributes)
-        packed_at = NO_PLACE
-        if place is not NOWHERE:
-            packed_at = packed_place(place.location, place.within, plane=self._options.plane)
+        plane = self._options.plane
+        packed_at = NO_PLACE if place is NOWHERE else packed_place(place.location, place.within, plane=plane)
         return Queries([rows_of_messages([_message(tags, given, packed_at)])])
 
     @_interrupted_plainly

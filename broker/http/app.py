@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -116,14 +116,14 @@ class App:
         elif key:  # the request is compared as a whole, and read after that
             body = call.body = await call.whole(self.service.config.server.max_message_bytes)
         if not key:
-            return await self._in_time(call, self._found(call, route, body), seconds)
+            return await self._in_time(call, partial(self._found, call, route, body), seconds)
         user, asked = call.user.name, digest_of(call.method.encode(), call.request.target, body)
         if (answer := self._repeats.begin(user, key, asked)) is not None:
             return answer
         work = asyncio.ensure_future(self._found(call, route, body))
         work.add_done_callback(partial(self._keep, user, key, asked))
         # It goes on without a client that has given up, and might ask again
-        return await self._in_time(call, asyncio.shield(work), seconds)
+        return await self._in_time(call, partial(asyncio.shield, work), seconds)
 
     def _keep(self, user: str, key: str, asked: bytes, work: asyncio.Future[Answer | None]) -> None:
         """Keep the answer of a change by its key; one that has failed may be tried again."""
@@ -133,15 +133,17 @@ class App:
         else:
             self._repeats.end(user, key, asked, found)
 
-    async def _in_time(self, call: HttpCall, work: Awaitable[Answer | None], seconds: float | None) -> Answer | None:
+    async def _in_time(
+        self, call: HttpCall, work: Callable[[], Awaitable[Answer | None]], seconds: float | None
+    ) -> Answer | None:
         """The answer, in the time that the client gives."""
         if seconds is None:
-            return await work
+            return await work()
         until = time.monotonic() + seconds
         await asyncio.sleep(0)  # from here on it is a task, as a timeout wants it
         try:
             async with asyncio.timeout(seconds):
-                found = await work
+                found = await work()
                 if time.monotonic() > until and not call.has_begun:  # it has not let the loop look at the time
                     raise TimeoutError
                 return found

@@ -245,7 +245,7 @@ def _published(call: HttpCall, rows: list[MessageRow], channel: str | None) -> d
         of_channel.setdefault(row.channel or channel, []).append(row)
     hub, steady = call.service.subscribers.hub, call.service.subscribers.sessions.steady()
     for name in of_channel:
-        hub.check_channel(name)  # before the first messages go
+        hub.checked_channel(name)  # before the first messages go
     waiting = [hub.publish(table_in(some, steady), channel=name) for name, some in of_channel.items()]
     done = [each.result() for each in waiting]
     return {"messages": sum(each.messages for each in done), "matched": sum(each.matched for each in done)}

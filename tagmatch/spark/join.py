@@ -577,8 +577,8 @@ def _packed(asked: _Asked) -> Column:
 
 
 def _different(names: Sequence[str]) -> list[str]:
-    """Names of columns in a struct of Arrow's, where each is there once."""
-    return [name if names.count(name) == 1 else f"{name} {number}" for number, name in enumerate(names)]
+    """Names of columns in a struct of Arrow's, where each is there once: numbered, if they are not different."""
+    return [*names] if len({*names}) == len(names) else [f"{number} {name}" for number, name in enumerate(names)]
 
 
 def _numbered(asked: Sequence[_Asked], numbers: Sequence[int] | None = None) -> AskedColumns:
