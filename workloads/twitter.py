@@ -11,6 +11,7 @@ synthetic tweet its rank, written `h5`; of a real one the number of its string.
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -23,7 +24,7 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import Lists, offsets_of
 from tagmatch.model.arrow import to_strings
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.jit import inlined, kernel, lent
 from tagmatch.model.kernels.lists import gather
 from tagmatch.model.parallel import run, run_rows
 from tagmatch.workloads.numbers import (
@@ -167,6 +168,13 @@ _U = np.uint64
 _LANGUAGES, _SECOND_LANGUAGE, _FOLLOWED, _PUBLISHERS, _INTERESTS = _U(0), _U(1), _U(2), _U(3), _U(4)
 
 
+# A tag is drawn as a number: of what it begins with, and, in so many low bits, of a hashtag or a publisher
+_KIND_BITS = 32
+_NUMBER = (1 << _KIND_BITS) - 1
+# Of a thread: the room for tags that it filled last
+_last = threading.local()
+
+
 class Languages(NamedTuple):
     """Languages by number; `first` and `second` are running sums of their shares, which end with 1."""
 
@@ -223,7 +231,7 @@ def count_interests(first_user, model, out):
         out[i] = model.followed.values[position(model.followed.sums, uniform(random + _FOLLOWED))]
 
 
-@inlined
+@lent
 def _draw_languages(random, languages):
     """Return a user's two languages, twice the same if it has one only."""
     at = uniform(random + _LANGUAGES)
@@ -273,7 +281,7 @@ def count_tweets(first_publisher, model, out):
         out[i] = _tweets_of(random, model.synthetic)[0]
 
 
-@inlined
+@lent
 def _draw_hashtags(random, law, numbers):
     """Write the different hashtags of a synthetic tweet to `numbers`; returns how many."""
     wanted = 1 + np.int64(min(np.log(1.0 - uniform(random)) * law.inverse_log_ratio, law.max_hashtags - 1.0))
@@ -291,7 +299,7 @@ def _draw_hashtags(random, law, numbers):
     return count
 
 
-@kernel
+@lent
 def _tweet(publisher, random, model, numbers):
     """Write the hashtags of one of the publisher's tweets; returns how many, and whether it is a frequent writer."""
     real = model.real
@@ -309,19 +317,20 @@ def _tweet(publisher, random, model, numbers):
     return _draw_hashtags(tweet, model.synthetic, numbers), frequent
 
 
-@kernel
+@lent
 def _write_tags(publisher, random, language, always_named, model, rows, tag):
     """Append the tags of one of the publisher's tweets: of each hashtag the language and its number.
 
     The publisher, whose language is the number after the last, is a tag too of frequent writers, or always. Returns the
     number of tags so far.
     """
-    _, kinds, numbers = rows
-    count, frequent = _tweet(publisher, random, model, numbers[tag:])
-    kinds[tag : tag + count] = language
-    tag += count
+    tags = rows[1]
+    count, frequent = _tweet(publisher, random, model, tags[tag:])
+    for _ in range(count):
+        tags[tag] |= np.int64(language) << _KIND_BITS
+        tag += 1
     if frequent or always_named:
-        kinds[tag], numbers[tag] = len(model.languages.first), publisher
+        tags[tag] = len(model.languages.first) << _KIND_BITS | publisher
         tag += 1
     return tag
 
@@ -372,12 +381,12 @@ _NO_NUMBERS = np.zeros(0, np.int64)
 _NO_TWEETS = RealTweets(0, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
 
 
-_KIND_BITS = 32
-Drawn: TypeAlias = "tuple[I64Array, I64Array, I64Array]"
+#: Offsets of rows, and their tags, filled from the front
+Room: TypeAlias = "tuple[I64Array, I64Array]"
 
 
 class Numbered(NamedTuple):
-    """Rows whose tags are numbers: equal ones are the same tag of a synthetic tweet."""
+    """Rows whose tags are numbers, see `_KIND_BITS`: equal ones are the same tag of a synthetic tweet."""
 
     tags: Lists
     keys: U64Array
@@ -403,12 +412,12 @@ def _sum_tags(offsets, tags, sums):
 
 
 @kernel
-def _ends_of_tags(prefixes, kinds, numbers, offsets):
+def _ends_of_tags(prefixes, tags, offsets):
     """Write where each tag ends: a prefix, and a number in decimal digits."""
     end = 0
-    for i in range(len(kinds)):
-        end += prefixes[kinds[i] + 1] - prefixes[kinds[i]] + 1
-        rest = numbers[i]
+    for i in range(len(tags)):
+        kind, rest = tags[i] >> _KIND_BITS, tags[i] & _NUMBER
+        end += prefixes[kind + 1] - prefixes[kind] + 1
         while rest > 9:
             rest //= 10
             end += 1
@@ -416,27 +425,26 @@ def _ends_of_tags(prefixes, kinds, numbers, offsets):
 
 
 @kernel
-def _write_bytes(prefixes, letters, kinds, numbers, offsets, out):
+def _write_bytes(prefixes, letters, tags, offsets, out):
     """Write the bytes of each tag."""
-    for i in range(len(kinds)):
-        at = offsets[i]
-        for letter in range(prefixes[kinds[i]], prefixes[kinds[i] + 1]):
+    for i in range(len(tags)):
+        kind, rest, at = tags[i] >> _KIND_BITS, tags[i] & _NUMBER, offsets[i]
+        for letter in range(prefixes[kind], prefixes[kind + 1]):
             out[at] = letters[letter]
             at += 1
-        rest = numbers[i]
         for place in range(offsets[i + 1] - 1, at - 1, -1):
             out[place] = 48 + rest % 10
             rest //= 10
 
 
-def _numbered_tags(prefixes: pa.StringArray, kinds: I64Array, numbers: I64Array) -> pa.StringArray:
+def _numbered_tags(prefixes: pa.StringArray, tags: I64Array) -> pa.StringArray:
     """Tags of a prefix each, by its number, and a number."""
     known = to_strings(prefixes)
-    offsets = np.zeros(len(kinds) + 1, np.int32)
-    _ends_of_tags(known.offsets, kinds, numbers, offsets)
+    offsets = np.zeros(len(tags) + 1, np.int32)
+    _ends_of_tags(known.offsets, tags, offsets)
     out = np.empty(offsets[-1], np.uint8)
-    _write_bytes(known.offsets, known.data, kinds, numbers, offsets, out)
-    return pa.StringArray.from_buffers(len(kinds), pa.py_buffer(offsets), pa.py_buffer(out))
+    _write_bytes(known.offsets, known.data, tags, offsets, out)
+    return pa.StringArray.from_buffers(len(tags), pa.py_buffer(offsets), pa.py_buffer(out))
 
 
 class Twitter:
@@ -513,51 +521,41 @@ class Twitter:
             for begin, end in pairwise(edges):
                 yield first, starts, begin, end
 
-    def _interests(self, first_user: int, starts: I64Array, begin: int, end: int) -> pa.RecordBatch:
-        return self._in_words(*self._drawn(first_user, starts, begin, end))
+    def _interests(self, *block: Any) -> pa.RecordBatch:
+        return self.in_words(self._numbered(*block))
 
-    def _drawn(self, *block: Any) -> tuple[Drawn, U64Array]:
-        """Rows of a block, offsets, kinds and numbers of their tags, and their keys."""
-        first_user, starts, begin, end = block
-        rows, keys = self._room(end - begin), np.empty(end - begin, np.uint64)
-        write_interests(first_user, starts, begin, end, self._model, rows, keys)
-        return rows, keys
-
-    def _in_words(self, rows: Drawn, keys: U64Array) -> pa.RecordBatch:
-        return pa.record_batch([self._to_arrow(*rows), pa.array(keys)], schema=SETS_SCHEMA)
+    def _numbered(self, first_user: int, starts: I64Array, begin: int, end: int) -> Numbered:
+        room, keys = self._room(end - begin), np.empty(end - begin, np.uint64)
+        write_interests(first_user, starts, begin, end, self._model, room, keys)
+        return Numbered(_filled(room), keys)
 
     def numbered(self, first_user: int, last_user: int, *, threads: int = 1) -> list[Numbered]:
         """Draw the rows of `sets`, in the same order, without the strings of their tags, in blocks."""
-
-        def draw(block: tuple[Any, ...]) -> Numbered:
-            (offsets, kinds, numbers), keys = self._drawn(*block)
-            codes = (kinds[: offsets[-1]] << _KIND_BITS | numbers[: offsets[-1]]).view(np.uint64)
-            return Numbered(Lists(offsets, codes), keys)
-
         check_rows(first_user, last_user, MAX_ROWS)
-        return run(draw, self._blocks(first_user, last_user), threads)
+        return run(lambda block: self._numbered(*block), self._blocks(first_user, last_user), threads)
 
     def in_words(self, rows: Numbered) -> pa.RecordBatch:
         """Write the tags of some rows as `sets` has them."""
-        codes = rows.tags.values.view(np.int64)
-        kinds, numbers = codes >> _KIND_BITS, codes & ((1 << _KIND_BITS) - 1)
-        return self._in_words((rows.tags.offsets.astype(np.int64), kinds, numbers), rows.keys)
+        return pa.record_batch([self._to_arrow(rows.tags), pa.array(rows.keys)], schema=SETS_SCHEMA)
 
-    def _room(self, rows: int) -> Drawn:
-        """Offsets of rows, the kinds of tags and their numbers, filled from the front."""
+    def _room(self, rows: int) -> Room:
+        """Room for rows, whose tags a thread overwrites with the next: memory that is new takes longer to fill."""
         tags = rows * (self._most_hashtags + 1)
-        return np.zeros(rows + 1, np.int64), np.empty(tags, np.int64), np.empty(tags, np.int64)
+        if len(getattr(_last, "tags", ())) < tags:
+            _last.tags = np.empty(tags, np.int64)
+        return np.zeros(rows + 1, np.int64), _last.tags
 
-    def _to_arrow(self, offsets: I64Array, kinds: I64Array, numbers: I64Array) -> pa.ListArray:
+    def _to_arrow(self, rows: Lists) -> pa.ListArray:
         """Rows of tags as strings."""
-        kinds, numbers = kinds[: offsets[-1]], numbers[: offsets[-1]]
+        tags = rows.values.view(np.int64)
         if self._names is None:
-            tags = _numbered_tags(self._prefixes, kinds, numbers)
+            words = _numbered_tags(self._prefixes, tags)
         else:  # names of publishers come after those of hashtags
+            kinds, numbers = tags >> _KIND_BITS, tags & _NUMBER
             publishers = (kinds == len(self._prefixes) - 1) * (len(self._names) - self.publishers)
             names = self._names.take(pa.array(numbers + publishers))
-            tags = pc.binary_join_element_wise(self._prefixes.take(pa.array(kinds)), names, pa.scalar(""))
-        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), tags)
+            words = pc.binary_join_element_wise(self._prefixes.take(pa.array(kinds)), names, pa.scalar(""))
+        return pa.ListArray.from_arrays(pa.array(rows.offsets.astype(np.int32)), words)
 
     def plain_tweets(self, first: int, count: int, *, seed: int = 1) -> pa.ListArray:
         """Generate tweets `first` to `first + count` of a plain stream of them.
@@ -568,9 +566,9 @@ class Twitter:
         """
         blocks = []
         for begin in range(first, first + count, self._rows_per_block):
-            rows = self._room(min(self._rows_per_block, first + count - begin))
-            write_tweets(begin, np.uint64(seed), self._tweets, self._model, rows)
-            blocks.append(self._to_arrow(*rows))
+            room = self._room(min(self._rows_per_block, first + count - begin))
+            write_tweets(begin, np.uint64(seed), self._tweets, self._model, room)
+            blocks.append(self._to_arrow(_filled(room)))
         return pa.concat_arrays(blocks) if blocks else pa.array([], pa.list_(pa.string()))
 
     @cached_property
@@ -581,6 +579,11 @@ class Twitter:
         tweets = np.zeros(self.publishers + 1, np.int64)
         count_tweets(0, self._model, tweets[1:])
         return np.cumsum(tweets, out=tweets)
+
+
+def _filled(room: Room) -> Lists:
+    offsets, tags = room
+    return Lists(offsets, tags[: offsets[-1]].copy().view(np.uint64))
 
 
 def _chunks(first_user: int, last_user: int) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import BoolArray, I64Array, U64Array, offsets_of
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import group_by
-from tagmatch.model.parallel import even_ranges, run, run_rows
+from tagmatch.model.parallel import even_ranges, run, run_evenly, run_rows
 from tagmatch.workloads.queries import SAMPLE_SETS, Draw, Extender, QueryOptions, StoredSets
 from tagmatch.workloads.twitter import Numbered, Twitter, TwitterOptions
 
@@ -194,7 +194,12 @@ def _slots(count: int) -> int:
 
 def _place(tables: U64Array, numbers: U64Array, threads: int) -> BoolArray:
     """Add numbers to the tables of their groups; returns which of them are new."""
-    labels = (numbers >> np.uint64(64 - _GROUP_BITS)).astype(np.uint32)
+    labels = np.empty(len(numbers), np.uint32)
+
+    def label(first: int, last: int) -> None:
+        np.right_shift(numbers[first:last], 64 - _GROUP_BITS, out=labels[first:last], casting="unsafe")
+
+    run_evenly(label, len(numbers), threads)
     starts, order = group_by(labels, _GROUPS, threads=threads)
     new = np.zeros(len(numbers), np.bool_)
 

@@ -69,9 +69,11 @@ class Shards:
             begin = found - sum(len(some) for _, some in waiting)
             users, found = users + more, found + len(new)
             shards = list(_of_equal_length([*waiting, *rows.parts(new)], SHARD_SETS))
-            rest = found < self._sets and found % SHARD_SETS
-            waiting = shards.pop() if rest else []
-            numbered = enumerate(shards, begin // SHARD_SETS)
+            whole = (found - begin) // SHARD_SETS
+            # No thread waits for another's last file: the files that not all of them write are left for later
+            written = len(shards) if found == self._sets else whole - whole % self._threads
+            waiting = [part for shard in shards[written:] for part in shard]
+            numbered = enumerate(shards[:written], begin // SHARD_SETS)
             run(lambda each: self._write(*each, model=model), numbered, self._threads)
 
     def _write(self, number: int, parts: Sequence[tuple[Numbered, I64Array]], *, model: Twitter) -> None:
