@@ -168,7 +168,7 @@ _U = np.uint64
 _LANGUAGES, _SECOND_LANGUAGE, _FOLLOWED, _PUBLISHERS, _INTERESTS = _U(0), _U(1), _U(2), _U(3), _U(4)
 
 
-# A tag is drawn as a number: of what it begins with, and, in so many low bits, of a hashtag or a publisher
+# A tag is drawn as a number: of what it begins with, and, in the low 32 bits, of a hashtag or a publisher
 _KIND_BITS = 32
 _NUMBER = (1 << _KIND_BITS) - 1
 # Of a thread: the room for tags that it filled last
