@@ -898,9 +898,7 @@ def _ask_for(parts: Iterable[Part], names: list[str]) -> bool:
     """Whether a condition of a set asks for one of these attributes, by itself or within another, as in `a < b`."""
     for part in parts:
         filters, tags = part.filters, from_strings(part.segment.vocabulary.tags)
-        if filters is None:
-            continue
-        if any(number != UNKNOWN for number in filters.attributes.names.numbers_of(names)):
+        if filters and any(number != UNKNOWN for number in filters.attributes.names.numbers_of(names)):
             return True
         conditions = tags.filter(pc.starts_with(tags, RESERVED))
         if any(pc.any(pc.match_substring(conditions, name)).as_py() for name in names):

@@ -28,11 +28,15 @@ from tagmatch.model.parallel import run_evenly
 from tagmatch.model.where import values as keys
 from tagmatch.model.where.comparisons import NOW
 from tagmatch.model.where.declared import SEVERAL
-from tagmatch.model.where.types import MARK, TIMES, TYPED
+from tagmatch.model.where.types import ADDRESSES, MARK, TIMES, TYPED, VERSIONS
 
 #: What a value is
 BOOL, INTEGER, FLOAT, TEXT = range(1, 5)
 _MARK_BYTE = MARK[0]
+_BANG, _B, _N, _S, _P, _ZERO = tuple(b"!bnsp0")
+_LETTERS = tuple((TIMES + VERSIONS + ADDRESSES).encode())
+# Bytes of the key of a number, and, at least, of a time
+_NUMBER_KEY, _TIME_KEY = 20, 18
 #: The types of Arrow's that values may have, in words
 VALUES = "bools, integers, floats, decimals, strings, dates, or timestamps with a time zone"
 #: In place of a number's distance to the nearest double, for a value that is no number
@@ -427,9 +431,18 @@ def _mistake(name: str, value: object) -> Exception:
 def unpacked(records: bytes) -> dict[str, list[Any]]:
     """The attributes that `packed` has packed, with all values of each.
 
+    InvalidValueError: a text is no UTF-8, or no value.
+
     >>> unpacked(packed({"new": True, "city": ["Rome", None]}))
     {'new': [True], 'city': ['Rome']}
     """
+    try:
+        return _unpacked(records)
+    except ValueError as error:
+        raise InvalidValueError(f"attributes have a text that is none: {error}") from None
+
+
+def _unpacked(records: bytes) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     at = 0
     while at < len(records):
@@ -456,6 +469,20 @@ def record_at(data, at):
     return kind, bits, begin, end, text, text + (np.int64(bits) if kind == TEXT else 0)
 
 
+@lent
+def is_key(data, begin, end):
+    """Whether the key of a value can be what follows the byte `MARK` in a text; only its length is looked at."""
+    size = end - begin
+    if size < 1:
+        return False
+    if data[begin] == _N:
+        return size >= _NUMBER_KEY
+    if data[begin] == _P:
+        is_time = size > 1 and data[begin + 1] == _LETTERS[0]
+        return size >= _TIME_KEY if is_time else size > 1 and _LETTERS[1] <= data[begin + 1] <= _LETTERS[2]
+    return data[begin] == _BANG and size == 1
+
+
 @kernel
 def _first_unsound(offsets, data):
     """The first row whose bytes are no records; -1 without one."""
@@ -467,6 +494,8 @@ def _first_unsound(offsets, data):
                 return row
             kind, _, _, _, text, at = record_at(data, at)
             if not (BOOL <= kind <= TEXT and text <= at <= end):
+                return row
+            if text < at and data[text] == _MARK_BYTE and not is_key(data, text + 1, at):
                 return row
     return -1
 
@@ -534,8 +563,6 @@ def packed_rows(column: pa.Array, label: str, first_row: int = 0) -> Strings:
 
 
 _DIGITS = frozen(np.frombuffer(b"0123456789abcdef", np.uint8))
-_BANG, _B, _N, _S, _ZERO, _MARK = tuple(b"!bns0" + MARK)
-_NUMBER_KEY = 20
 
 
 @kernel
@@ -546,7 +573,7 @@ def _measure(column, first, last, counts, sizes):
         if kind == BOOL:
             size = 2
         elif kind == TEXT:
-            is_marked = begins[i] < ends[i] and text[begins[i]] == _MARK
+            is_marked = begins[i] < ends[i] and text[begins[i]] == _MARK_BYTE
             size = ends[i] - begins[i] + (-1 if is_marked else 1)
         else:
             size = 1 if number_of(kind, bits[i])[1] == NAN else _NUMBER_KEY
@@ -569,7 +596,7 @@ def _write(column, first, last, ends_at, out, digits):
             at += 2
         elif kind == TEXT:
             begin = begins[i]
-            if begin < ends[i] and text[begin] == _MARK:
+            if begin < ends[i] and text[begin] == _MARK_BYTE:
                 begin += 1
             else:
                 data[at] = _S

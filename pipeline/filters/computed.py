@@ -21,7 +21,7 @@ from tagmatch.model.arrays import BoolArray, I64Array, Strings, U8Array, U16Arra
 from tagmatch.model.arrow import from_strings, to_strings
 from tagmatch.model.columns import strings_of
 from tagmatch.model.errors import IndexCorruptError, InvalidValueError
-from tagmatch.model.input.values import BOOL, NAN, TEXT, number_of, record_at
+from tagmatch.model.input.values import BOOL, NAN, TEXT, is_key, number_of, record_at
 from tagmatch.model.kernels.hashing import xxh64
 from tagmatch.model.kernels.jit import copy, kernel, lent, with_room
 from tagmatch.model.kernels.lists import sort_values
@@ -137,7 +137,7 @@ def _put(message, attribute, value, found):
         double, rest = number_of(kind, bits)
         which, one, two = np.int64(_NUMBER if rest != NAN else _NOT_A_NUMBER), np.int64(double), np.int64(2 * rest)
         end = begin
-    elif begin + 1 < end and data[begin] == MARKED:
+    elif begin < end and data[begin] == MARKED and is_key(data, begin + 1, end):
         begin += 1
         if data[begin] == NUMBER:
             which, one = np.int64(_NUMBER), np.int64(double_in(data, begin))

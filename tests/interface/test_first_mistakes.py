@@ -167,6 +167,10 @@ def test_messages_that_something_asks_for_are_not(tm: TagMatch[int]) -> None:
     tm.consolidate()
     for name in "abcdefg":
         tm.match_many(pa.table({name: [1], "key": [2]}))
+    with TagMatch(device="cpu") as other:  # whose only tests look at two attributes
+        other.add_set([], 9, where="a < b")
+        other.consolidate()
+        other.match_many(pa.table({"a": [1], "b": [2]}))
 
 
 @pytest.mark.filterwarnings("error")

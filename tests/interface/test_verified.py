@@ -1,5 +1,6 @@
 """Patterns, and attributes that are compared with others and with the message's time."""
 
+import re
 import unicodedata
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from support.constrained import table_of
 
 from tagmatch import Box, Circle, FilterError, InvalidTypeError, InvalidValueError, Near, Polygon, TagMatch, Version
 from tagmatch.model.input.places import area_has
+from tagmatch.model.input.values import packed
 from tagmatch.model.options import Layout
 from tagmatch.model.where import automata, patterns
 from tagmatch.model.where.automata import NEVER, automaton_of, finds, needed
@@ -173,6 +175,24 @@ def test_values_of_between_and_in_may_be_attributes() -> None:
             ({"a": 3, "b": 2}, []), ({"a": 10, "b": 2, "c": 12}, [0, 2]), ({"a": [1, 5], "b": [2]}, [1]), ({}, [2]),
         ):  # fmt: skip
             assert tm.match_unique([], attributes) == {*wanted}
+
+
+_BEGINNINGS = st.sampled_from([b"\xff", b"\xffn", b"\xff!", b"\xffp", b"\xffpa", b"\xffpb", b"\xffs", b"\xffb1", b"z"])
+
+
+@given(st.lists(st.tuples(_BEGINNINGS, st.binary(max_size=30)).map(b"".join), min_size=2, max_size=6))
+def test_texts_that_begin_as_values_of_other_types_do(texts: list[bytes]) -> None:
+    """No text of UTF-8 does, but Arrow checks none: they are compared by their bytes if no value is written so."""
+    texts = [text for text in texts if not re.fullmatch(rb"\xff(n.{19,}|!|pa.{16,}|p[bc].*)", text, re.DOTALL)]
+    columns = [pa.array(each, pa.binary()).view(pa.string()) for each in (texts, texts[::-1])]
+    with TagMatch(device="cpu") as tm:
+        tm.add_set([], 1, where="a < b")
+        tm.consolidate()
+        found = tm.match_many(pa.table(columns, ["a", "b"])).to_pylist()
+        packed_column = pa.array([packed({"a": "z", "b": "x" * 9}).replace(b"x" * 9, b"\xffn1234567")], pa.binary())
+        with pytest.raises(InvalidValueError, match="row 0 has no attributes as clients pack them"):
+            tm.match_many(pa.table({"attributes": packed_column}))
+    assert found == [[1] if text < other else [] for text, other in zip(texts, texts[::-1], strict=True)]
 
 
 def test_explained() -> None:

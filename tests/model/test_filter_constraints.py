@@ -2,6 +2,8 @@
 
 import math
 import random
+import re
+from decimal import Decimal
 from itertools import pairwise, permutations, product
 from typing import Any
 
@@ -123,7 +125,13 @@ def test_attributes_that_cannot_be_used(attributes: Any, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-@given(st.lists(st.none() | st.binary(max_size=40) | st.just(packed({"a": [1, "x"], "é": 0.5})), max_size=4), st.data())
+# Some with other bytes for those of a text
+_PACKED = st.tuples(
+    st.sampled_from([b"x", b"\xff", b"p", b"b", b"n"]), st.sampled_from([b"x", b"!", b"a", b"b", b"n"])
+).map(lambda pair: packed({"a": [1, Decimal("0.1"), "xy"], "é": 0.5}).replace(b"xy", b"".join(pair)))
+
+
+@given(st.lists(st.none() | st.binary(max_size=40) | _PACKED, max_size=4), st.data())
 def test_bytes_that_are_no_attributes(rows: list[bytes | None], data: st.DataObject) -> None:
     """As a stranger may send them: rows are what clients pack, or the first that is not is named."""
     if rows and rows[-1]:  # perhaps the beginning, or some bytes more
@@ -150,6 +158,9 @@ def records_in(row: bytes | None) -> list[tuple[int, bytes]] | None:
             return None
         end = 16 + name_size + (int.from_bytes(size, "little", signed=True) if kind[0] == 4 else 0)
         if not 16 + name_size <= end <= len(rest):
+            return None
+        text = rest[16 + name_size : end]
+        if text[:1] == b"\xff" and not re.fullmatch(rb"n.{19,}|!|pa.{16,}|p[bc].*", text[1:], re.DOTALL):
             return None
         found.append((kind[0], rest[4 : 4 + name_size]))
         rest = rest[end:]
