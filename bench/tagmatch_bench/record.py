@@ -51,9 +51,9 @@ def tables() -> Mapping[str, str]:
     return dict(_record()["tables"])
 
 
-def pictures() -> list[str]:
-    """The results that are drawn for the documentation."""
-    return list(_record()["pictures"])
+def pictures() -> Mapping[str, Sequence[str]]:
+    """The results that are drawn for the documentation, each with the titles of its panels that are."""
+    return dict(_record()["pictures"])
 
 
 @cache
@@ -141,12 +141,17 @@ def _results() -> str:
         where = _facts(name)["circumstances"]
         machine, gpus = where["machine"], where["machine"]["gpus"]
         devices = f", {len(gpus)} × {gpus[0].partition(',')[0]}" if gpus else ""
-        at = f"{machine['usable_cores']} cores{devices} | {where['date'][:10]}, {where['commit'][:7]}"
+        cores = f"{machine['usable_cores']} cores, {_cpu(machine['cpu'])}"
+        at = f"{cores}{devices} | {where['date'][:10]}, {where['commit'][:7]}"
         for cell, text in zip(rows.setdefault(at, ([], [])), (name, command), strict=True):
             if f"`{text}`" not in cell:
                 cell.append(f"`{text}`")
     found = [f"| {', '.join(names)} | {at} | {'; '.join(done)} |" for at, (names, done) in rows.items()]
     return "\n".join(["| results | machine | measured | commands |", "|---|---|---|---|", *found])
+
+
+def _cpu(name: str) -> str:
+    return name.replace("(R)", "").removesuffix(" Processor")
 
 
 def filled(text: str) -> str:
@@ -163,10 +168,11 @@ def fill_pages() -> list[Path]:
         if (new := filled(text)) != text:
             page.write_text(new)
             changed.append(page)
-    for name in pictures():
-        picture = picture_of(name)
+    for name, titles in pictures().items():
+        picture, result = picture_of(name), result_of(_facts(name))
+        result.panels = [panel for panel in result.panels if panel.title in titles]
         picture.parent.mkdir(parents=True, exist_ok=True)
-        draw(result_of(_facts(name)), picture)
+        draw(result, picture)
     return changed
 
 

@@ -10,7 +10,7 @@ from support.documents import ROOT
 
 from tagmatch import TagMatchError
 from tagmatch_bench import record
-from tagmatch_bench.harness.report import number
+from tagmatch_bench.harness.report import COLOURS, number
 
 RECORDED = {
     str(path.relative_to(record.RESULTS)).removesuffix(".json"): path for path in record.RESULTS.rglob("*.json")
@@ -99,6 +99,15 @@ def test_pictures_can_be_read_on_a_small_screen() -> None:
         width, height = struct.unpack(">II", picture.read_bytes()[16:24])
         assert (width, height) <= (1200, 900), picture
         assert height <= 900, picture
+
+
+def test_systems_of_a_picture_have_a_colour_each() -> None:
+    """And each panel that is drawn is recorded."""
+    for name, titles in record.pictures().items():
+        panels = {panel["title"]: panel["values"] for panel in json.loads(RECORDED[name].read_text())["panels"]}
+        assert titles
+        assert len({each["system"] for title in titles for each in panels[title]}) <= len(set(COLOURS)), name
+    assert len(set(COLOURS)) == len(COLOURS)
 
 
 # -- pages of papers ---------------------------------------------------------------------------------------------------

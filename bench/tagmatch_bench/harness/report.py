@@ -169,9 +169,10 @@ def _answers_in_words(answers: list[Answers]) -> str:
     return " ".join(parts)
 
 
-_COLOURS = (
+#: One for each system of a picture
+COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a5195", "#8c564b", "#666666", "#bcbd22",
-    "#17becf", "#1b3a6b",
+    "#17becf", "#1b3a6b", "#e31a1c", "#b2df8a", "#000000", "#fdbf6f", "#cab2d6", "#33691e", "#ff69b4", "#ffe800",
 )  # fmt: skip
 _PUBLISHED_COLOUR = "#b0b0b0"
 _HATCHES = ("//", "..", "xx", "\\\\", "--", "++")
@@ -183,6 +184,8 @@ _PANEL_WIDTHS = {1: 9.0, 2: 5.4}
 _PANEL_HEIGHT = 3.5
 _LEGEND_HEIGHT = 1.0
 _MOST_LABELLED_BARS = 24
+#: Characters of the names of places that fit below a panel, for an inch of its width
+_CHARACTERS_AN_INCH = 9
 #: Room above the greatest value, for its label
 _HEADROOM, _HEADROOM_OF_LOG = 1.15, 4.0
 
@@ -198,7 +201,7 @@ def draw(result: Result, path: Path) -> None:
     figure = Figure(figsize=size, layout="constrained")
     colours = _colours(panels)
     for i, panel in enumerate(panels):
-        _draw_panel(figure.add_subplot(rows, columns, i + 1), panel, colours)
+        _draw_panel(figure.add_subplot(rows, columns, i + 1), panel, colours, _PANEL_WIDTHS[columns])
     figure.suptitle(result.title, fontsize=11)
     handles = {
         label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
@@ -212,11 +215,14 @@ def draw(result: Result, path: Path) -> None:
 def _colours(panels: Sequence[Panel]) -> dict[str, str]:
     """Give each measured system one colour in all panels."""
     systems = dict.fromkeys(value.what for panel in panels for value in panel.rows)
-    return {system: _COLOURS[i % len(_COLOURS)] for i, system in enumerate(systems)}
+    return {system: COLOURS[i % len(COLOURS)] for i, system in enumerate(systems)}
 
 
-def _draw_panel(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
-    (_draw_lines if panel.style == "lines" else _draw_bars)(axes, panel, colours)
+def _draw_panel(axes: Any, panel: Panel, colours: dict[str, str], width: float) -> None:
+    if panel.style == "lines":
+        _draw_lines(axes, panel, colours)
+    else:
+        _draw_bars(axes, panel, colours, round(width * _CHARACTERS_AN_INCH))
     axes.set_title(panel.title, fontsize=10)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.unit)
@@ -239,7 +245,7 @@ def _rows_by_system(values: Iterable[Row]) -> dict[str, list[Row]]:
     return systems
 
 
-def _draw_bars(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
+def _draw_bars(axes: Any, panel: Panel, colours: dict[str, str], most_characters: int) -> None:
     places = list(dict.fromkeys(value.x for value in (*panel.rows, *panel.published)))
     groups = [(name, found, {"color": colours[name]}) for name, found in _rows_by_system(panel.rows).items()]
     for i, (name, found) in enumerate(_rows_by_system(panel.published).items()):
@@ -252,7 +258,10 @@ def _draw_bars(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
         bars = axes.bar(at, [value.value for value in found], width, label=name, **look)
         if labelled:
             axes.bar_label(bars, [number(value.value) for value in found], fontsize=6, rotation=90, padding=2)
-    axes.set_xticks(range(len(places)), [place(x) for x in places])
+    names = [place(x) for x in places]
+    overlap = len(names) * max(map(len, names)) > most_characters  # each has as much room as the longest
+    turned = {"rotation": 30, "ha": "right", "rotation_mode": "anchor", "fontsize": 8} if overlap else {}
+    axes.set_xticks(range(len(places)), names, **turned)
 
 
 def _draw_lines(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
