@@ -74,13 +74,17 @@ class _Steps(Transformer[Token, list[_Step]]):
 _LANGUAGE = Language("score", "sum", _Steps())
 
 
-@lru_cache(256)
-def score_of(text: str) -> Score:
+def score_of(text: object) -> Score:
     """An expression, read; InvalidTypeError, FilterError for a mistake, by the column."""
     if not isinstance(text, str):
         raise InvalidTypeError(f'score must be a str such as "priority * 2 + bid", not {type(text).__name__}')
     if len(text) > _MOST:
         raise FilterError(f"score has {len(text):,} characters, and may have {_MOST:,}: write it with fewer")
+    return _read(text)
+
+
+@lru_cache(256)
+def _read(text: str) -> Score:
     return Score(text, tuple(_LANGUAGE.read(text)))
 
 

@@ -293,29 +293,37 @@ def attribute_numbers(rows: TagLists, first: int, last: int, name: str) -> F64Ar
     found, given = np.full(last - first, np.nan), rows.attributes
     if given is None:
         return found
-    if name in given.names:
-        column = given.batch.column(given.numbers[given.names.index(name)]).slice(first, last - first)
-        values, lists = _flat_values(column)
-        if pa.types.is_null(values.type):
-            return found
-        if isinstance(values.type, TypedTexts):  # as they are declared
-            numbers = typed_numbers(values)
-        elif _is_number(values.type):
-            numbers = as_doubles(values)
-        else:
+    columns = [(number, own) for number, own in zip(given.numbers, given.names, strict=True) if own == name]
+    for number, _ in columns:
+        column = given.batch.column(number).slice(first, last - first)
+        numbers, owners = _numbers_of(column)
+        if numbers is None:
             raise InvalidTypeError(f"score: attribute {name!r} of messages is of {column.type}, and not a number")
-        owners = np.repeat(np.arange(len(found)), np.diff(lists)) if len(lists) else np.arange(len(found))
         np.fmax.at(found, owners, numbers)
     for number in given.maps:
         offsets, names, values = entries_of(given.batch.column(number).slice(first, last - first))
-        if _is_number(values.type):
-            chosen = pc.equal(names, name).to_numpy(zero_copy_only=False)
-            owners = np.repeat(np.arange(len(found)), np.diff(offsets))
-            np.fmax.at(found, owners[chosen], as_doubles(values)[chosen])
+        chosen = pc.indices_nonzero(pc.equal(names, name).fill_null(False))
+        numbers, places = _numbers_of(values.take(chosen))
+        if numbers is not None:
+            owners = np.repeat(np.arange(len(found)), np.diff(offsets))[chosen.to_numpy()]
+            np.fmax.at(found, owners[places], numbers)
     if given.packed is not None:
         own = Strings(given.packed.offsets[first : last + 1], given.packed.data)
         found = np.fmax(found, packed_numbers(own, name))
     return found
+
+
+def _numbers_of(column: pa.Array) -> tuple[F64Array | None, I64Array]:
+    """Numbers of rows, or of lists in these, and the row of each; `None` for values of another type."""
+    values, lists = _flat_values(column)
+    owners = np.repeat(np.arange(len(column)), np.diff(lists)) if len(lists) else np.arange(len(column))
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_null(values.type):
+        return np.full(len(values), np.nan), owners
+    if isinstance(values.type, TypedTexts):  # as they are declared
+        return typed_numbers(values), owners
+    return as_doubles(values) if _is_number(values.type) else None, owners
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -296,6 +296,8 @@ def locations_of_rows(
     column: pa.Array, name: str, *, plane: bool, first_row: int
 ) -> tuple[F64Array, F64Array, Further]:
     """The first place of each row, NaN if it has no place, and the others, if rows have lists of places."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary.take(column.indices)
     kind = column.type
     if not is_list(kind) or not (pa.types.is_struct(kind.value_type) or is_list(kind.value_type)):
         return *_places_in(column, name, None, plane=plane, first_row=first_row), NO_FURTHER

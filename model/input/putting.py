@@ -14,7 +14,7 @@ from tagmatch.model.arrow import from_strings, from_tag_lists, plain_array, plai
 from tagmatch.model.asked import AS_GIVEN, DATA, Asked, AskedRows
 from tagmatch.model.change_counts import ALSO_PUT, PUT
 from tagmatch.model.clock import is_missing
-from tagmatch.model.columns import shown, tag_lists
+from tagmatch.model.columns import shown, stored_tag_list, tag_lists
 from tagmatch.model.data_types import Schema, as_json, family_of, plain_type, text_of_type, unknown_column, zone_wanted
 from tagmatch.model.errors import InvalidTypeError, NullError
 from tagmatch.model.input.places import area_column, area_rows, area_tag, is_area
@@ -36,15 +36,15 @@ def to_put(
 ) -> tuple[list[list[str]], Asked | None]:
     """The rows to store for one key that is put, and its record if it needs one; errors as `alternatives`."""
     reject_nothing(tags, where, area)
-    given = [] if tags is None else tags
+    given = [] if tags is None else stored_tag_list(tags)
     rows = alternatives(given, where, area, plane=plane, declared=declared)
     values = {} if data is None else _data(data, schema)
     if where is None and not values:
         return rows, None
     if where is None:
         return rows, Asked(None, None, None, values)
-    plain = [tag for tag in given if not isinstance(tag, Where)]  # type: ignore[attr-defined]
-    texts = [f"({tag})" for tag in given if isinstance(tag, Where)]  # type: ignore[attr-defined]
+    plain = [tag for tag in given if not isinstance(tag, Where)]
+    texts = [f"({tag})" for tag in given if isinstance(tag, Where)]
     text = " and ".join([*texts, f"({where})"]) if texts else str(where)
     own = None if area is None else area_tag(area, plane=plane)
     return rows, Asked(plain, text, own, values)

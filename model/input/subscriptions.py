@@ -679,6 +679,8 @@ def _plain(name: str, values: pa.Array) -> list[tuple[str, pa.Array]]:
         return [plain for field, inner in own for plain in _plain(field, inner)]
     if not pa.types.is_union(values.type):
         return [(name, values)]
+    if values.offset:  # Arrow gives codes and offsets of a union from its beginning
+        values = pa.concat_arrays([values])
     codes = values.type_codes.to_numpy()
     at = values.offsets.to_numpy() if values.type.mode == "dense" else np.arange(len(values))
     fields = [

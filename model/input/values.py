@@ -439,7 +439,7 @@ def unpacked(records: bytes) -> dict[str, list[Any]]:
     try:
         return _unpacked(records)
     except ValueError as error:
-        raise InvalidValueError(f"attributes have a text that is none: {error}") from None
+        raise InvalidValueError(f"attributes cannot be read: {error}") from None
 
 
 def _unpacked(records: bytes) -> dict[str, list[Any]]:

@@ -121,7 +121,7 @@ def by_python_first(compiled: Any, function: Callable[..., Any]) -> Any:
 
         return lambda *arguments: in_one_step(partial(run, arguments))
 
-    compiled._compile_for_args, compiled.elements, compiled.patience = code_for, _elements, 1.0
+    compiled._compile_for_args, compiled.elements, compiled.patience = code_for, numbers_in, 1.0
     compiled.is_due, compiled.is_long = is_due, is_long
     return compiled
 
@@ -131,14 +131,16 @@ def compile_behind(compiled: Any, types: tuple[Any, ...]) -> bool:
     return behind.compile((compiled, types), partial(compiled.compile, types))
 
 
-def _elements(arguments: Sequence[Any]) -> int:
-    """How many numbers there are in arrays, and in tuples of such."""
+def numbers_in(arguments: Sequence[Any]) -> int:
+    """How many numbers there are in arrays, bytes in texts, and both in tuples of such."""
     total = 0
     for each in arguments:
         if isinstance(each, np.ndarray):
             total += each.size
+        elif isinstance(each, bytes):
+            total += len(each)
         elif isinstance(each, tuple):
-            total += _elements(each)
+            total += numbers_in(each)
     return total
 
 

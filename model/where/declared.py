@@ -21,7 +21,7 @@ from tagmatch.model.where.analyzers import Analyzer, analyzer_of
 from tagmatch.model.where.comparisons import NOW
 from tagmatch.model.where.constraints import MANY, OPERATORS, PHRASE, PHRASES, Constraint, Operator, phrase_text
 from tagmatch.model.where.types import Typed, Version, decimal_of, network_of, typed_of
-from tagmatch.model.where.values import NAN, NUMBERS, TEXTS, Value, Written, key_of, literal, quoted
+from tagmatch.model.where.values import NAN, NUMBERS, TEXTS, Value, Written, key_of, literal, of_numpy, quoted
 
 #: What values of a declared type are
 Kind = Literal["text", "bool", "integer", "float", "decimal", "time", "version", "ip"]
@@ -142,8 +142,9 @@ class _Own(NamedTuple):
         """A value, which a text may write, as one of this type; InvalidTypeError, InvalidValueError."""
         if isinstance(value, str) and not isinstance(value, Version):
             return value_in(self.kind, value)
-        if self.kind == "decimal" and isinstance(value, float):
-            return exact_decimal(value)
+        plain = value if isinstance(value, float) else of_numpy(value)
+        if self.kind == "decimal" and isinstance(plain, float):
+            return exact_decimal(plain)
         if not _is_of(self.kind, value):
             raise InvalidTypeError(f"it takes values of {self.attribute.type}, not {_shown(value)}")
         return value  # type: ignore[no-any-return]

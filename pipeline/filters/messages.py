@@ -32,6 +32,7 @@ from tagmatch.model.input.values import (
 from tagmatch.model.kernels.hashing import xxh64
 from tagmatch.model.kernels.intrinsics import Prepared, array_at
 from tagmatch.model.kernels.jit import kernel, lent, with_room
+from tagmatch.model.kernels.lists import sort_values
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
 from tagmatch.pipeline.filters.attributes import Attributes, step
 from tagmatch.pipeline.filters.codes import MARKED, code_of_value, write_codes
@@ -171,6 +172,22 @@ def _number_of(data, start, stop, slots, offsets, heap):
     return find(xxh64(data, start, stop, _SEED), data, start, stop, slots, offsets, heap)[2]
 
 
+# Patterns of a text, with repeated ones, after which these are dropped
+_REPEATED = 1024
+
+
+@kernel
+def _each_once(values, begin, end):
+    """Sort values and drop repeated ones; returns their end."""
+    sort_values(values, begin, end)
+    used = begin
+    for i in range(begin, end):
+        if used == begin or values[used - 1] != values[i]:
+            values[used] = values[i]
+            used += 1
+    return used
+
+
 @kernel
 def _with_patterns(owner, attribute, text, patterns, found, used):
     """Behind the first `used` values, the patterns that a text contains or ends with; in longer arrays if need be."""
@@ -179,6 +196,7 @@ def _with_patterns(owner, attribute, text, patterns, found, used):
     if start < stop and data[start] == MARKED:
         return found, used
     root = node = roots[attribute]
+    begin, most = used, _REPEATED
     for at in range(start, stop + 1):
         if at > start:
             node = step(node, root, data[at - 1], edges, children, fails)
@@ -191,6 +209,9 @@ def _with_patterns(owner, attribute, text, patterns, found, used):
                     codes = with_room(codes, used, 1)
                     owners[used], attributes[used], codes[used] = owner, of_pattern[pattern], 1
                     used += 1
+                    if used - begin == most:  # so that a long text takes no more memory than all patterns do
+                        used = _each_once(attributes, begin, used)
+                        most = 2 * (used - begin) + _REPEATED
                 pattern = nexts[pattern]
             place = outputs[fails[place]] if place != root else 0
     return (owners, attributes, codes), used
@@ -296,6 +317,10 @@ def _encode_columns(columns, heads, first, last, constants, patterns, found, use
                 found = (owners, attributes, codes)
                 (owners, attributes, codes), used = _with_patterns(owner, own, text, patterns, found, used)
     return (owners, attributes, codes), used
+
+
+# Their arrays are known by addresses, texts, which may be long, among them
+_encode_columns.elements = lambda arguments: int(arguments[0][:, 1::2].sum())
 
 
 @kernel

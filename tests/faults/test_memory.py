@@ -175,6 +175,28 @@ for each in ("rarest", "balanced"):
 """
 
 
+# A text in which patterns are found millions of times
+REPEATED = """
+import resource
+import pyarrow as pa
+from tagmatch import TagMatch
+
+tm = TagMatch(device="cpu", threads=1)
+tm.add_sets([[]] * 3, [1, 2, 3], where=[f't contains "{text}"' for text in ("a", "aaa", "b")])
+tm.consolidate()
+
+def asked(length):
+    text = "a" * length + "b"
+    assert sorted(tm.match([], {"t": text})) == [1, 2, 3]
+    assert sorted(tm.match_many(pa.table({"t": [text]}))[0].as_py()) == [1, 2, 3]
+
+asked(500_000)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), resource.RLIM_INFINITY))
+asked(5_000_000)
+"""
+
+
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process in which allocations can fail."""
@@ -184,6 +206,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def run_script(script: str, env: dict[str, str] | None = None) -> None:
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr[-2000:]}"
+
+
+def test_a_pattern_that_a_text_has_often_takes_no_more_memory() -> None:
+    run_script(REPEATED)
 
 
 def test_the_allocations_fail_that_are_to(library):

@@ -230,15 +230,20 @@ def test_a_score_takes_each_number_of_messages(bid: Any, declared: str | None) -
         given: dict[str, Any] = {"limit": 1, "score": "size * bid"}
         tables = [pa.table({"tags": [["a"]], "attributes": pa.array([packed({"bid": bid})], pa.binary())})]
         if not isinstance(bid, list):
-            tables.append(pa.table({"tags": [["a"]], "bid": [bid]}))
-            tables.append(pa.table({"tags": [["a"]], "bid": [[bid]]}))
-            one = pa.array([bid])
-            tables.append(pa.table({"tags": [["a"]], "m": pa.array([[("bid", bid)]], pa.map_(pa.string(), one.type))}))
+            own = [pa.array([bid]), pa.array([[bid]]), pa.array([bid]).dictionary_encode()]
+            tables += [pa.table({"tags": [["a"]], "bid": values}) for values in own]
+            maps = [pa.MapArray.from_arrays([0, 1], pa.array(["bid"]), values) for values in own]
+            tables += [pa.table({"tags": [["a"]], "m": values}) for values in maps]
         with remote(tm) as (_, over):
             for way in (tm, over):
                 assert way.match(["a"], {"bid": bid}, **given) == [8]
                 for table in tables:
                     assert way.match_best(table, **given).to_pylist() == [[8]]
+
+
+def test_a_score_is_a_text():
+    with TagMatch(device="cpu") as tm, pytest.raises(InvalidTypeError, match="score must be a str"):
+        tm.match_best([["a"]], limit=1, score=["size"])
 
 
 def test_clients_and_keys_that_expire(layout, monkeypatch):

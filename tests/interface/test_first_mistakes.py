@@ -135,6 +135,22 @@ def test_areas_and_locations_have_their_forms_over_http() -> None:
             assert posted(f"{url}/explain", {**message, "key": 100})["matches"]
 
 
+def test_places_in_a_dictionary() -> None:
+    with TagMatch(device="cpu") as tm:
+        tm.add_set(["a"], 1, area=Circle(9, 45, 10))
+        tm.consolidate()
+        indices = pa.array([0, None, 1, 0], pa.int8())
+        for places in (
+            pa.array([{"lon": 9.0, "lat": 45.0}, None]),
+            pa.array([[9.0, 45.0], None], pa.list_(pa.float64(), 2)),
+            pa.array([[[0.0, 0.0], [9.0, 45.0]], []], pa.list_(pa.list_(pa.float64()))),
+        ):
+            column = pa.DictionaryArray.from_arrays(indices, places)
+            table = pa.table({"tags": [["a"]] * 4, "location": column})
+            assert tm.match_many(table[1:]).to_pylist() == [[], [], [1]]
+            assert tm.match_many(table).to_pylist() == [[1], [], [], [1]]
+
+
 # -- messages without tags ---------------------------------------------------------------------------------------------
 
 _TOPICS = {"key": [1], "topics": [["a", "b"]]}

@@ -53,6 +53,15 @@ def test_a_record_is_what_was_put(tm):
         tm.records[10]
 
 
+@pytest.mark.parametrize("form", [iter, tuple, set, pa.array])
+def test_a_record_has_all_tags_whatever_gives_them(form):
+    with TagMatch(device="cpu") as tm:
+        tm.put(7, form(["flat"]), where="price < 900")
+        tm.consolidate()
+        (alternative,) = tm.get(7).alternatives
+        assert alternative.tags == {"flat"}
+
+
 def test_what_means_the_same_changes_nothing_and_another_one_replaces_it(tm):
     tm.put(7, ["cat"], where="city = 1 or city = 2")
     tm.consolidate()

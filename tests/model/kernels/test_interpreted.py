@@ -190,6 +190,31 @@ assert not behind._failed
 """
 
 
+# Asks for a short text, then for a long one; the process ends when a kernel is compiled that something waits for
+LONG = """
+import os, sys, threading
+import pyarrow as pa
+from numba.core import event
+from tagmatch import TagMatch
+
+class Ends(event.Listener):
+    def on_start(self, event):
+        if threading.current_thread() is threading.main_thread():
+            os._exit(7)
+
+    def on_end(self, event):
+        pass
+
+tm = TagMatch(device="cpu")
+tm.add_set([], 1, where='text contains "a"')
+tm.consolidate()
+event.register("numba:compile", Ends())
+for text in ("ab", "a" * 3_000_000):
+    print(len(text), flush=True)
+    tm.match([], {"text": text}) if sys.argv[1] == "one" else tm.match_many(pa.table({"text": [text]}))
+"""
+
+
 def ended(program: str, cache: Path, *arguments: str) -> tuple[int, str, str]:
     root = Path(tagmatch.__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}", "XDG_CACHE_HOME": str(cache)}
@@ -200,6 +225,12 @@ def ended(program: str, cache: Path, *arguments: str) -> tuple[int, str, str]:
 
 def test_nothing_is_compiled_for_little_work_and_answers_are_right(tmp_path: Path, seed: int) -> None:
     assert ended(PROGRAM, tmp_path, str(seed), "inf") == (0, "", "")
+
+
+@pytest.mark.parametrize("way", ["one", "many"])
+def test_python_does_not_read_long_texts(tmp_path: Path, way: str) -> None:
+    """For minutes, as it would if only the arrays of the index counted."""
+    assert ended(LONG, tmp_path, way) == (7, "2\n3000000\n", "")
 
 
 @pytest.mark.nightly
