@@ -173,6 +173,15 @@ def test_the_published_estimate_is_the_longest_time_that_was_measured() -> None:
         assert np.count_nonzero(driven.ends != DROPPED) == answered, name
 
 
+@pytest.mark.parametrize("name", ["DFGS + Smart Dispatch", "DFGS", "Smart Dispatch"])
+def test_a_channel_that_takes_long_at_times_is_no_reason_to_desert_another(name: str) -> None:
+    """The longest time of one channel says nothing of the other, also where messages of both wait in one line."""
+    messages = Messages(np.arange(20) * NANOSECONDS, np.ones(20, np.int64), np.full(20, EXACT))
+    driven = Driven(messages, replace(channels(2, 1), longest=[1.5, 0.5]), BROKERS[name], 2)
+    run_virtual(driven)
+    assert (driven.ends != DROPPED).all()
+
+
 def test_longer_messages_go_round_again(right: list[list[list[int]]]) -> None:
     """The work of a message is in proportion to its time."""
     messages = Messages(np.arange(2 * ROWS) * NANOSECONDS, np.arange(2 * ROWS) % 2, np.full(2 * ROWS, EXACT))

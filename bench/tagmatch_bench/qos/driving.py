@@ -145,10 +145,10 @@ class Driven:
                     _, units = tasks[task % len(tasks)]
                     of.cost.learn(units, units * UNIT_SECONDS)
         else:
-            own = zip(channels.longest, channels.times, self._tasks, strict=True)
-            of_unit = [float(seconds * times) / sum(units for _, units in tasks) for seconds, times, tasks in own]
-            for of, seconds in zip(classes, [max(of_unit)] * len(classes) if broker.one_line else of_unit, strict=True):
-                of.cost = Longest(seconds)
+            own = zip(self._tasks, channels.longest, channels.times, strict=True)
+            self._tasks = [_as_long(tasks, seconds * float(times)) for tasks, seconds, times in own]
+            for of in classes:
+                of.cost = Longest(UNIT_SECONDS)
         self.order = broker.order(classes, workers, _LIMIT)
 
     def put(self, number: int, now: float) -> None:
@@ -189,6 +189,12 @@ class Driven:
     def _drop(self, message: Message) -> None:
         message.over = True
         self.ends[message.number] = DROPPED
+
+
+def _as_long(tasks: Sequence[tuple[int, int]], seconds: float) -> list[tuple[int, int]]:
+    """The tasks of a message with so much work that all take these seconds."""
+    share = seconds / UNIT_SECONDS / sum(units for _, units in tasks)
+    return [(task, max(1, round(share * units))) for task, units in tasks]
 
 
 def run_virtual(driven: Driven) -> None:
