@@ -233,8 +233,10 @@ def test_results_of_unknown_code_are_refused(
 
 @pytest.mark.parametrize("changed", [False, True])
 def test_results_name_their_commit(checkout: Path, tmp_path: Path, changed: bool) -> None:
-    """Words may change."""
+    """Words may change, and other results, of which a record writes several."""
     (checkout / "README.md").write_text("fast\n")
+    (checkout / "bench" / "results").mkdir(parents=True)
+    (checkout / "bench" / "results" / "another.json").write_text("{}")
     if changed:
         (checkout / "tagmatch" / "code.py").write_text("fast = False\n")
     options = ["--allow-changes"] if changed else []

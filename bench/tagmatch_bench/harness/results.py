@@ -23,7 +23,8 @@ _PACKAGES = ("numpy", "numba", "pyarrow")
 
 # The checkout that this code is in, if it is in one, and its files that may change a number
 _CHECKOUT = Path(__file__).parent
-_MEASURED = (":/", ":(top,exclude)docs", ":(top,exclude)tests", ":(top,exclude)examples", ":(top,exclude)*.md")
+_WORDS = ("docs", "tests", "examples", "*.md", "bench/results")
+_MEASURED = (":/", *(f":(top,exclude){each}" for each in _WORDS))
 
 
 def circumstances() -> dict[str, Any]:
