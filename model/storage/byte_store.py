@@ -366,8 +366,11 @@ class ChangeableStore(ByteStore):
         """A log to write to, empty if it is `new`; OSError."""
 
     @abstractmethod
-    def state(self) -> tuple[int, int] | None:
-        """Which folder it is, and when names in it changed last, in nanoseconds of the clock; `None` if it is gone."""
+    def state(self, name: str = "") -> tuple[int, int] | None:
+        """Which folder it is, or file in it, and when that changed last, in nanoseconds of the clock; `None` without.
+
+        A folder changes with the names in it.
+        """
 
 
 class Written(NamedTuple):

@@ -231,9 +231,9 @@ class LocalFolder(ChangeableStore):
             remove(self.place / name)
         return _Log(name, "x+" if new else "r+", opener=partial(open_plain, self.place))
 
-    def state(self) -> tuple[int, int] | None:
+    def state(self, name: str = "") -> tuple[int, int] | None:
         try:
-            found = os.stat(self.place)
+            found = os.stat(self.place / name)
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns

@@ -41,7 +41,7 @@ _LETTERS = {
 _PIECES = re.compile(r"'([^']*)'|([yuMdHmsS])\2*|([XxZ])\3*|(.)")
 #: The values of missing parts: of the begin, and of the end
 _MISSING = {"month": (1, 1), "day": (1, 1), "hour": (0, 23), "minute": (0, 59), "second": (0, 59)}
-_STEP = re.compile(r"([+-])(\d*)([yMwdhHms])|/([yMwdhHms])")
+_STEP = re.compile(r"([+-])(\d{0,9})([yMwdhHms])|/([yMwdhHms])")
 _SECONDS = {"h": 3600, "H": 3600, "m": 60, "s": 1}
 # Months and years as the Gregorian calendar has them on average
 _OF_NOW = {"y": 31_556_952, "M": 2_629_746, "w": 604_800, "d": 86_400, **_SECONDS}
@@ -142,11 +142,11 @@ def _read(text: str, form: str, zone: tzinfo, place: Place, *, up: bool) -> tupl
         name = each.removeprefix("strict_")
         if name in EPOCHS:
             if re.fullmatch(r"-?\d+", text, re.ASCII):
-                seconds, fraction = divmod(int(text) * EPOCHS[name], _SECOND)
                 last = EPOCHS[name] - 1 if up and name == "epoch_second" else 0
                 try:
+                    seconds, fraction = divmod(int(text) * EPOCHS[name], _SECOND)
                     return EPOCH + timedelta(seconds=seconds), fraction + last
-                except OverflowError:
+                except (OverflowError, ValueError):
                     raise place.refused(f"{text!r:.60} is out of the years 1 to 9999") from None
             continue
         found = (_ISO if name in _ISO_NAMES else _pattern(_NAMED.get(name, each), place)).fullmatch(text)
@@ -154,8 +154,8 @@ def _read(text: str, form: str, zone: tzinfo, place: Place, *, up: bool) -> tupl
             parts = {name: value for name, value in found.groupdict().items() if value is not None}
             filled = {name: int(parts.get(name, missing[up])) for name, missing in _MISSING.items()}
             fraction = int(parts.get("fraction", "9" * 9 if up else "0").ljust(9, "0"))
-            own = _offset(parts["zone"]) if "zone" in parts else None
             try:
+                own = _offset(parts["zone"]) if "zone" in parts else None
                 return datetime(int(parts["year"]), **filled, tzinfo=own or zone), fraction
             except ValueError:
                 break

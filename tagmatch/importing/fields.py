@@ -6,6 +6,7 @@ import contextlib
 import ipaddress
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -263,7 +264,7 @@ def _number(given: Any, place: Place) -> int | float:
         with contextlib.suppress(ValueError):
             given = made(given)
             break
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+    if isinstance(given, bool) or not isinstance(given, int | float) or not abs(given) <= sys.float_info.max:
         raise place.refused(f"a number must be here, not {given!r:.60}")
     return given
 

@@ -28,6 +28,9 @@ _PATH = re.compile(r"\$((?:\.[A-Za-z_]\w*)+)")
 def condition(rule: Any, place: Place, saw: Callable[[str], object]) -> Condition:
     """The conditions of a rule, or a part of them; `saw` is told each kind."""
     given = place.object_of(rule)
+    kinds = [name for name in ("all", "any", "not", "condition", "fact") if name in given]
+    if len(kinds) > 1:
+        raise place.refused(f"{' and '.join(kinds)} must not be here together: put them into a list of `all` or `any`")
     for name, holds in (("all", every), ("any", some)):
         if name in given:
             saw(name)

@@ -34,7 +34,7 @@ _SIDES = {"from": ("include_lower", "gt"), "to": ("include_upper", "lt")}
 # Words of a text are in small letters, if its analyzer makes such, and a pattern stays unchanged
 _ANY_CASE = "a pattern is compared as it is, but with case_insensitive"
 _CLAUSES = ("must", "filter", "should", "must_not")
-_SPECIFIED = re.compile(r"\s*(-?\d+)\s*(%?)\s*", re.ASCII)
+_SPECIFIED = re.compile(r"\s*(-?\d{1,9})\s*(%?)\s*", re.ASCII)
 #: Scripts of `terms_set` that are numbers, or the number of terms
 _SCRIPT = re.compile(r"\s*(?:params\.num_terms|(\d{1,9}))\s*;?\s*", re.ASCII)
 
@@ -70,6 +70,8 @@ class Reader:
         must, also, should, never = (
             self._every(given[name], place.at(name)) if given.get(name) is not None else [] for name in _CLAUSES
         )
+        if never and not (must or also or should) and given.get("adjust_pure_negative") in (False, "false"):
+            raise place.at("adjust_pure_negative").refused("with false, a query with must_not alone matches nothing")
         least = 0 if must or also else min(1, len(should))
         if "minimum_should_match" in given and (must or also or should or never):
             at = place.at("minimum_should_match")
@@ -140,7 +142,7 @@ class Reader:
             raise at.at("terms").refused("a list of values must be here")
         if "minimum_should_match_field" in given:
             raise at.at("minimum_should_match_field").refused("a number that each message gives is not taken")
-        parts = [field.equal(*each) for each in at.at("terms").list_of(list(dict.fromkeys(terms)))]
+        parts = [*dict.fromkeys(field.equal(*each) for each in at.at("terms").list_of(terms))]
         if "minimum_should_match" in given:
             return some(
                 parts, max(1, minimum(given["minimum_should_match"], len(parts), at.at("minimum_should_match")))
@@ -314,7 +316,7 @@ def minimum(given: Any, count: int, place: Place) -> int:
     chosen: str | None = str(count)  # all of them, up to the first number before <
     for part in re.sub(r"\s*<\s*", "<", given).split() if "<" in given else [given]:
         above, is_conditional, specified = part.rpartition("<")
-        if is_conditional and not (above.isascii() and above.isdigit()):
+        if is_conditional and not re.fullmatch(r"\d{1,9}", above, re.ASCII):
             raise place.refused(f"{part!r:.40} is no number of clauses, < and how many must hold")
         if not is_conditional or count > int(above):
             chosen = specified

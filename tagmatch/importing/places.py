@@ -131,7 +131,7 @@ def _shape(shape: Any, place: Place) -> list[Area]:
 
 def point(given: Any, place: Place) -> tuple[float, float]:
     """Longitude and latitude of a point: an object, a list, or a text."""
-    if isinstance(given, dict) and given.get("type", "").lower() == "point":
+    if isinstance(given, dict) and str(given.get("type")).lower() == "point":
         given = given.get("coordinates")
     if isinstance(given, dict):
         return _number(given.get("lon"), place.at("lon")), _number(given.get("lat"), place.at("lat"))
@@ -149,6 +149,6 @@ def _number(given: Any, place: Place) -> float:
     try:
         if isinstance(given, int | float | str) and not isinstance(given, bool):
             return float(given)
-    except ValueError:
+    except (ValueError, OverflowError):
         pass
     raise place.refused(f"a number must be here, not {given!r:.60}")

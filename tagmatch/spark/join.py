@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -384,8 +385,8 @@ def subset_join(
         Columns of the queries, as those of a table are to `match_many`: where a message is, structs of `lon` and `lat`,
         arrays of these two numbers, or arrays of such places; and structs as the column `area` of `add_subscriptions`,
         circles or boxes in which clients must be. As there, without a location no area has a message. Clients are where
-        `save_positions` left them in the index's folder, as workers read it when they open the index or, with
-        `shuffle`, for each bucket; on a store they are nowhere.
+        `save_positions` had left them in the index's folder when a task began or, with `shuffle`, a bucket; on a store
+        they are nowhere.
     only : str, optional
         As for `TagMatch.match`: which keys, by their data.
     columns : sequence of str, optional
@@ -577,8 +578,9 @@ def _packed(asked: _Asked) -> Column:
 
 
 def _different(names: Sequence[str]) -> list[str]:
-    """Names of columns in a struct of Arrow's, where each is there once: numbered, if they are not different."""
-    return [*names] if len({*names}) == len(names) else [f"{number} {name}" for number, name in enumerate(names)]
+    """Names of columns in a struct of Arrow's, where each is there once: those that are there again are numbered."""
+    counts = Counter(names)
+    return [name if counts[name] == 1 else f"tagmatch {number} {name}" for number, name in enumerate(names)]
 
 
 def _numbered(asked: Sequence[_Asked], numbers: Sequence[int] | None = None) -> AskedColumns:

@@ -18,7 +18,7 @@ from pyspark.sql import functions
 from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import IndexChangedError, InvalidValueError
 from tagmatch.model.options import CudaOptions, KeyType
-from tagmatch.model.storage.format import Manifest, key_type_of
+from tagmatch.model.storage.format import POSITIONS, Manifest, key_type_of
 from tagmatch.model.storage.repository import Repository
 from tagmatch.spark.answers import Answers, as_spark, few_keys, in_parts
 from tagmatch.spark.columns import AskedColumns, reject_nulls, without_invalid
@@ -27,9 +27,10 @@ from tagmatch.spark.session import NEWEST, SnapshotChoice, WorkerDevice
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# The indexes that this worker has opened, by place, each with its options: for each store or folder the last
-# one, as credentials may change, and the devices of tasks. A worker runs one task at a time.
-_opened: dict[str, tuple[tuple[Shipped, CudaOptions], TagMatch[Any]]] = {}
+# The indexes that this worker has opened, by place, each with its options and the state of its clients' positions: for
+# each store or folder the last one, as credentials, positions and the devices of tasks may change. A worker runs one
+# task at a time.
+_opened: dict[str, tuple[tuple[Shipped, CudaOptions, tuple[int, int] | None], TagMatch[Any]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,9 @@ class Shipped:
             raise InvalidValueError(f"the index {self.location}{wrong}") from None
 
     def _opened(self) -> TagMatch[Any]:
-        own = self, _devices_of_task() if self.device == "cuda" else CudaOptions()
+        files = self.location.changeable
+        positions = None if files is None else files.state(POSITIONS)
+        own = self, _devices_of_task() if self.device == "cuda" else CudaOptions(), positions
         asked, held = _opened.get(str(self.location), (own, None))
         if held is not None and asked == own:
             if self.snapshot is None:

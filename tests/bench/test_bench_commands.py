@@ -233,7 +233,7 @@ def test_results_of_unknown_code_are_refused(
 
 @pytest.mark.parametrize("changed", [False, True])
 def test_results_name_their_commit(checkout: Path, tmp_path: Path, changed: bool) -> None:
-    """Words may change, and other results, of which a record writes several."""
+    """Words may change, and other results."""
     (checkout / "README.md").write_text("fast\n")
     (checkout / "bench" / "results").mkdir(parents=True)
     (checkout / "bench" / "results" / "another.json").write_text("{}")

@@ -107,7 +107,7 @@ def index():
         yield tm
 
 
-def test_there_are_as_many_as_the_issue_asks_for():
+def test_there_are_enough_documents():
     assert len(TAKEN) >= 200
     assert len({document["_id"] for document in DOCUMENTS}) == len(DOCUMENTS)
 
@@ -217,6 +217,10 @@ def test_messages_of_documents():
         ({"day": [1, "28.11.2026"]}, None, "day[1]: '28.11.2026' is no date of the format"),
         ({"rooms": [{"size": "big"}]}, None, "rooms[0].size: a number must be here"),
         ({"size": {"a": 1}}, None, "size: {'a': 1} is no value of field 'size', which has the type 'integer'"),
+        ({"home": {"type": 5, "lat": 45}}, None, "home.lon: a number must be here"),
+        ({"home": [10**400, 45]}, None, "home[0]: a number must be here"),
+        ({"day": "2026-11-28T10:00:00+24:00"}, None, "day: '2026-11-28T10:00:00+24:00' is no date"),
+        ({"size": 10**400}, None, "size: a number must be here"),
         ({"home": [4, 45]}, "work", "mapping: there is no geo_point 'work'"),
     ],
 )
@@ -348,6 +352,34 @@ def test_others_are_refused_by_their_path(document):
         ({"range": {"posted": {"gte": "now-1M"}}}, "give 'now-30d', in days, the nearest"),
         ({"range": {"posted": {"gte": "now-1y/d"}}}, "give 'now-366d', in days, the nearest"),
         ({"range": {"posted": {"gte": "now-x"}}}, "'now-x' is no date math, such as now-7d"),
+        (
+            {"bool": {"must_not": [{"term": {"city": "Nice"}}], "adjust_pure_negative": False}},
+            "query.bool.adjust_pure_negative: with false, a query with must_not alone matches nothing",
+        ),
+        *(
+            ({"terms_set": {"city": {"terms": [value], "minimum_should_match": 1}}}, "query.terms_set.city.terms[0]: ")
+            for value in ([], {}, [["a"]])
+        ),
+        *(
+            ({kind: {field: value if kind == "term" else {"gte": value}}}, f"query.{kind}.{field}")
+            for kind in ("term", "range")
+            for field, value in (
+                ("rooms", 10**400),
+                ("price", -(10**400)),
+                ("posted", "2026-11-28T10:00:00+24:00"),
+                ("posted", "9" * 5000),
+                ("posted", f"now-{'9' * 5000}d"),
+                ("posted", f"2026-11-28||+{'9' * 5000}d"),
+            )
+        ),
+        *(
+            (
+                {"bool": {"should": [{"term": {"city": "Nice"}}], "minimum_should_match": count}},
+                "minimum_should_match: ",
+            )
+            for count in ("9" * 5000, f"{'9' * 5000}<1", 10**400)
+        ),
+        ({"geo_distance": {"distance": "1km", "place": {"type": None, "lat": 10**400, "lon": 2}}}, "place.lat: "),
     ],
 )
 def test_why_queries_are_refused(query, said):

@@ -191,6 +191,8 @@ RULES = [
     ({"fact": "a", "operator": "equal", "valeu": 1}, "conditions.all[0].valeu"),
     ({"condition": "shared"}, "conditions.all[0].condition"),
     ({"any": []}, "conditions.all[0].any"),
+    ({"all": [{"fact": "a", "operator": "equal", "value": 1}], "any": []}, "conditions.all[0]"),
+    ({"not": {"fact": "a", "operator": "equal", "value": 1}, "fact": "a"}, "conditions.all[0]"),
     (7, "conditions.all[0]"),
 ]
 

@@ -370,6 +370,28 @@ def test_columns_of_one_name(session: SparkSession, tmp_path: Path, strategy: st
             found = subset_join(twice, index, **given)
             assert found.columns == ["tags", "place", "id", "id", "key"][: len(row)]
             assert [tuple(each) for each in found.collect()] == [row]
+        plain = frame.select(
+            "tags", functions.col("place.lon").alias("lon"), functions.lit(1).alias("id"), functions.lit(2).alias("id")
+        )
+        found = subset_join(plain, index, attributes="lon", strategy=strategy)
+        assert [tuple(each) for each in found.collect()] == [(["a"], 9.0, 1, 2, 1)]
+
+
+def test_a_task_knows_where_clients_have_moved_since_the_one_before(spark: Any, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    frame = spark.createDataFrame([(["a"], [9.0, 45.0])], "tags array<string>, here array<double>")
+    with TagMatch(index, device="cpu") as tm:
+        tm.add_set(["a"], 1, area=Near(500))
+        tm.consolidate()
+        tm.move([1], 9, 45)
+        tm.save_positions()
+    for lon in (9, 10, 9):
+        with TagMatch(index, device="cpu") as tm:  # the snapshot stays as it is
+            tm.move([1], lon, 45)
+            tm.save_positions()
+        for strategy in ("ship", "shuffle"):
+            joined = subset_join(frame, index, location="here", strategy=strategy)
+            assert [row.key for row in joined.collect()] == [1] * (lon == 9)
 
 
 def test_a_task_goes_on_when_the_index_gets_the_first_areas(spark: Any, tmp_path: Path) -> None:

@@ -79,6 +79,17 @@ def test_what_is_written_is_what_the_job_makes(
     assert as_pairs(read.collect()) == {(frozenset(tags), key) for tags, key in rows}
 
 
+def test_an_index_without_sets_has_no_rows(spark: Any, tmp_path: Path) -> None:
+    with TagMatch(tmp_path / "index", device="cpu") as tm:
+        tm.consolidate()
+    assert spark.read.format("tagmatch").load(str(tmp_path / "index")).collect() == []
+    with TagMatch(tmp_path / "index", device="cpu") as tm:
+        for change in (tm.add_set, tm.remove_set):
+            change(["a"], 1)
+            tm.consolidate()
+    assert spark.read.format("tagmatch").load(str(tmp_path / "index")).collect() == []
+
+
 def test_rows_that_are_added_and_removed(spark: Any, tmp_path: Path, rng: random.Random) -> None:
     index, expected = tmp_path / "index", set[Any]()
     for _ in range(3):

@@ -26,6 +26,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as t
 from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowConversion
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 
 from tagmatch.model.where.constraints import in_backquotes
@@ -486,11 +487,11 @@ class Session:
 
         def parts() -> list[pa.Table]:
             reader, found = source.reader(schema), list[pa.Table]()
-            for number, part in enumerate(reader.partitions()):
+            for number, part in enumerate(reader.partitions() or [InputPartition(None)]):  # as Spark does
                 with task_of(number):
                     task, some = cloudpickle.loads(cloudpickle.dumps((reader, part)))
                     found.append(pa.Table.from_batches(task.read(some), kinds))
-            return found or [kinds.empty_table()]
+            return found
 
         return Frame(self, schema, parts)
 
