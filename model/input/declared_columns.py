@@ -101,9 +101,9 @@ class _Place(NamedTuple):
         return kind(f"{self.label}: row {self.row_of(number)}: {text}")
 
 
-def as_declared(chunks: Sequence[TagLists], declared: Declared) -> list[TagLists]:
+def as_declared(chunks: Sequence[TagLists], declared: Declared, first_row: int = 0) -> list[TagLists]:
     """Messages with values of the declared types, and analysed; InvalidTypeError, InvalidValueError name the row."""
-    found, row = [], 0
+    found, row = [], first_row
     for rows in chunks:
         if rows.attributes is not None:
             rows = Messages.of(rows, _declared(rows.attributes, declared, row), rows.locations)
@@ -118,7 +118,8 @@ def _declared(given: AttributeColumns, declared: Declared, first_row: int) -> At
     for number, name in zip(given.numbers, given.names, strict=True):
         values = given.batch.column(number)
         if declared[name] is None and values.null_count < len(values):
-            _check_name(declared, name, f"column {name!r}")
+            row = first_row + int(np.argmax(np.asarray(values.is_valid())))
+            _check_name(declared, name, f"column {name!r}: row {row}")
         fields += _as_declared(declared, name, values, f"column {name!r}", first_row.__add__)
     for number in given.maps:
         name = given.batch.schema.names[number]

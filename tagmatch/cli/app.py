@@ -237,7 +237,7 @@ class _Reading:
 
         stats, data = tm.stats(), tm._engine.schema() if has_data else {}
         options: Any = {"expires": to_add, "plane": stats["plane"], "match_all": self.match_all}
-        options |= {"data": data, "row_of": row_of}
+        options |= {"data": data, "declared": tm._engine.declared, "row_of": row_of}
         with (
             cli.invalid_rows(skip=self.skip_invalid, most=1 if row_of is None else _REFUSED) as invalid,
             cli.other_columns(self.ignore_columns or (), data) as others,
@@ -749,7 +749,7 @@ def match(
         answer_writer(output, pa.field(name, ask(tm, []).type), output_format) as write,
     ):
         own, ignored = attributes or EVERY_OTHER, ignore_columns or ()
-        batches = read_queries(queries, form, invalid, own, ignored, plane=plane)
+        batches = read_queries(queries, form, invalid, own, ignored, plane=plane, declared=tm._engine.declared)
         if not cli.is_terminal_of_messages(output):
             batches = cli.with_progress("matching", batches, rows_in(queries, form), steps=True)
         notes: set[str | None] = set() if score is None else {None}

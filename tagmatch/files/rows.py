@@ -55,6 +55,7 @@ from tagmatch.model.input.messages import TAGS
 from tagmatch.model.options import KeyType
 from tagmatch.model.parallel import threads_of_arrow
 from tagmatch.model.storage.format import MANIFEST
+from tagmatch.model.where.declared import NOTHING, Declared
 
 _BATCH_ROWS = 65_536
 # What messages call what a function reads
@@ -336,14 +337,17 @@ def read_sets(
     plane: bool = False,
     match_all: bool = False,
     data: Schema = MappingProxyType({}),
+    declared: Declared = NOTHING,
     row_of: Translate | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Batches with columns `tags` and `key`, and what there is of `where`, `constraints` and `area`, validated.
 
-    `data` has the columns of data, which sets that are put may have. `row_of` makes a row, its values by column, of
-    each object of JSON Lines that is no row itself. `path` may be a function that reads JSON Lines, instead.
+    `data` has the columns of data, which sets that are put may have. Conditions and attributes are as `declared`.
+    `row_of` makes a row, its values by column, of each object of JSON Lines that is no row itself. `path` may be a
+    function that reads JSON Lines, instead.
     """
-    columns = columns_of_sets(key_type, expires=expires, plane=plane, match_all=match_all) + columns_of_data(data)
+    columns = columns_of_sets(key_type, expires=expires, plane=plane, match_all=match_all, declared=declared)
+    columns += columns_of_data(data)
     reading = _Reading(columns, invalid or InvalidRows(), others or OtherColumns((), EVERY_OTHER), row_of)
     return (rows.batch for rows in reading.rows(path, form))
 
@@ -356,6 +360,7 @@ def read_queries(
     ignored: tuple[str, ...] = (),
     *,
     plane: bool = False,
+    declared: Declared = NOTHING,
 ) -> Iterator[pa.RecordBatch]:
     """Batches with columns `row`, the number of the row from 0, `id`, null without one, and `tags`.
 
@@ -366,10 +371,10 @@ def read_queries(
     those of a column `attributes`; `EVERY_OTHER` is all that have no meaning. Those that are `ignored` are left aside,
     without a word.
     """
-    columns = columns_of_queries(attributes, plane=plane)
+    columns = columns_of_queries(attributes, plane=plane, declared=declared)
     names = [column.name for column in columns]
     own = [name for name in names if name != ATTRIBUTES.name]
-    others = OtherColumns(names, ignored, attributes)
+    others = OtherColumns(names, ignored, attributes, declared)
     for batch, numbers in _Reading(columns, invalid or InvalidRows(), others).rows(path, form):
         there = {
             name: column

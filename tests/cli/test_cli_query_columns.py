@@ -176,6 +176,27 @@ def test_cells_that_will_not_do(index, tmp_path):
         assert answers(skipped.stdout) == expected([*ROWS[:2], *ROWS[3:]], ["price"])
 
 
+@KINDS
+def test_attributes_that_a_declaration_refuses(tmp_path, kind):
+    """They are mistakes of their rows, which say where they are."""
+    path, asked = tmp_path / "index", tmp_path / f"q.{kind}"
+    index_of([["a"]], [1], path, attributes={"price": "int64"}, strict=True).close()
+    rows: list[Record] = [{"price": 1}, {"price": None, "colour": 1}, {"price": 2}]
+    write(asked, [{"tags": ["a"], **row} for row in rows])
+    told = refused("match", path, asked)
+    assert str(asked) in told
+    assert 'row 1: attribute "colour" is not declared; there is price' in told
+    skipped = ended("match", path, asked, "--skip-invalid")
+    assert answers(skipped.stdout) == [[1], [1]]
+    assert "skipped 1 invalid row" in skipped.stderr
+    write(asked, [{"tags": ["a"], "price": price} for price in ("x", "7")])
+    assert "row 0: attribute \"price\": it takes an integer, such as 17, not 'x'" in refused("match", path, asked)
+    assert answers(ended("match", path, asked, "--skip-invalid").stdout) == [[1]]
+    attributes = pa.array([[("price", 1)], [("prise", 7)]], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pa.table({"attributes": attributes}), tmp_path / "maps.parquet")
+    assert "column 'attributes': row 1: attribute \"prise\" is not" in refused("match", path, tmp_path / "maps.parquet")
+
+
 def test_options_that_will_not_do(index, tmp_path):
     path = write(tmp_path / "q.parquet", queries(ROWS))
     for option, message in (

@@ -100,6 +100,24 @@ def test_mistakes_name_line_and_row(index, tmp_path):
         assert f"line 2: {message}" in refused("build", tmp_path / "sets.jsonl", index)
 
 
+@KINDS
+def test_conditions_on_declared_attributes(tmp_path, index, kind):
+    """What a declaration refuses is one row, with its place, as any other mistake."""
+    rows: list[Record] = [
+        {"key": 1, "where": "price < 1", "constraints": None}, {"key": 2, "where": 'town = "x"', "constraints": None},
+        {"key": 3, "where": None, "constraints": [{"attr": "day", "op": "<", "value": "soon"}]},
+        {"key": 4, "where": "day < 3", "constraints": CHEAP[:1]}, {"key": 5, "where": None, "constraints": CHEAP[:1]},
+    ]  # fmt: skip
+    with TagMatch(index, attributes={"price": "int64", "day": "date"}, strict=True) as tm:
+        tm.consolidate()
+    sets = write(tmp_path / f"sets.{kind}", rows)
+    told = refused("add", index, sets)
+    assert str(sets) in told
+    assert "column 'where': row 1: column 1: attribute \"town\" is not declared; there is day, price" in told
+    assert "skipped 3 invalid rows" in ended("add", index, sets, "--skip-invalid").stderr
+    assert [row["key"] for row in exported(index)] == [1, 5]
+
+
 def test_areas(tmp_path, index):
     """On the sphere or on the plane; they are shown as conditions, and removed as areas or as these."""
     rows: list[Record] = [
