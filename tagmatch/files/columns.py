@@ -312,7 +312,7 @@ def _text(name: str, given: object) -> str:
 def _value(name: str, given: Any) -> dict[str, Any]:
     if name in PARSED and isinstance(given, str):
         given = {name: given}
-    if isinstance(given, dict) and [_TYPES.get(type(each)) for each in given.values()] == [*given]:
+    if isinstance(given, dict) and len(given) == 1 and [_TYPES.get(type(each)) for each in given.values()] == [*given]:
         (given,) = given.values()  # in the field of its type, as columns of Arrow have it
     key_of(given)
     return dict(given) if isinstance(given, dict) else {_TYPES[type(given)]: given}

@@ -94,6 +94,14 @@ def test_mistakes_name_line_and_row(index, tmp_path):
         ('"tags": [], "where": "price <"', "column 'where': row 1: column 8: expected a value"),
         ('"tags": [], "constraints": 7', "column 'constraints': row 1: constraints must be a list"),
         (f'"constraints": {equals}', "column 'constraints': row 1, constraint 1: there is no operator '=='"),
+        (
+            '"constraints": [{"attr": "p", "op": "=", "value": {}}]',
+            "column 'constraints': row 1: a value must be a bool",
+        ),
+        (
+            '"constraints": [{"attr": "p", "op": "=", "value": {"int": 1, "text": "x"}}]',
+            "column 'constraints': row 1: a value must be a bool",
+        ),
         ('"tags": ["\\u0000=x"]', "column 'tags': row 1 holds a tag that begins as constraints"),
     ):
         (tmp_path / "sets.jsonl").write_text(f'{{"tags": ["a"], "key": 1}}\n{{"key": 1, {more}}}\n')
