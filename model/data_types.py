@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import date, datetime
+from functools import lru_cache
 from math import isfinite
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
@@ -31,6 +33,9 @@ _NAMED = {
     "dictionary": pa.dictionary(pa.int32(), pa.string()),
 }
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, ?([\w/+:-]+))?\]")
+_IN_SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_EPOCH = date(1970, 1, 1).toordinal()
+_YEARS = "dates and times of data are of the years 1 to 9999"
 _DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
 
 
@@ -162,11 +167,33 @@ def as_json(name: str, value: object, schema: Schema) -> tuple[str, Any]:
     except (pa.ArrowException, TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidTypeError(f"data: column {name!r} takes values of {text}, not {shown(value)}: {error}") from None
     if pa.types.is_temporal(plain):
+        least, most = _span(plain)
+        if not least <= scalar.value <= most:
+            raise InvalidValueError(f"data: column {name!r}: {_YEARS}")
         return text, scalar.value
     if pa.types.is_decimal(plain):
         return text, str(scalar.as_py())
     found = scalar.as_py()
     return text, str(found) if isinstance(found, float) and not isfinite(found) else found
+
+
+@lru_cache(64)
+def _span(kind: pa.DataType) -> tuple[int, int]:
+    """The least and the greatest number of a date or time that Python can show, in each zone."""
+    first, last = (each.toordinal() - _EPOCH for each in (date.min, date.max))
+    if pa.types.is_date32(kind):
+        return first, last
+    size, margin = 86_400 * _IN_SECONDS[kind.unit], kind.tz not in (None, "UTC")
+    return (first + margin) * size, (last + 1 - margin) * size - 1
+
+
+def reject_other_years(name: str, column: pa.Array, first_row: int) -> None:
+    """Raise InvalidValueError for the first date or time of a column of data that Python cannot show."""
+    least, most = _span(column.type)
+    numbers = column.view(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
+    wrong = pc.or_(pc.less(numbers, least), pc.greater(numbers, most))
+    if (at := pc.index(wrong, True).as_py()) >= 0:
+        raise InvalidValueError(f"data: column {name!r}: row {first_row + at}: {_YEARS}")
 
 
 #: As many texts of a dictionary are kept as Python has them

@@ -449,11 +449,12 @@ def columns_of_data(schema: Schema) -> tuple[FileColumn, ...]:
     return tuple(found)
 
 
-def _check_data(name: str, schema: Schema, values: pa.Array, label: str, first_row: int = 0) -> None:  # noqa: ARG001
+def _check_data(name: str, schema: Schema, values: pa.Array, label: str, first_row: int = 0) -> None:
     try:
-        data_column(name, values, schema)
-    except InvalidTypeError as error:
-        raise InvalidTypeError(f"{label}: {error}") from None
+        data_column(name, values, schema, first_row)
+    except (InvalidTypeError, InvalidValueError) as error:
+        row = f"row {first_row}: " if len(values) == 1 and isinstance(error, InvalidTypeError) else ""
+        raise type(error)(f"{label}: {row}{error}") from None
 
 
 def _check_text(name: str, kind: pa.DataType, value: Any, label: str) -> None:

@@ -269,7 +269,9 @@ class _Reading(NamedTuple):
                 formats.input_descriptor(path) as descriptor,
                 formats.seekable(descriptor) as place,
                 threads_of_arrow(),
-                pq.ParquetFile(place, memory_map=True, page_checksum_verification=True) as file,
+                pq.ParquetFile(
+                    place, memory_map=True, page_checksum_verification=True, coerce_int96_timestamp_unit="us"
+                ) as file,
             ):
                 schema = without_extensions(file.schema_arrow.empty_table()).schema
                 names = frozenset(schema.names)

@@ -126,6 +126,32 @@ def test_conditions_on_declared_attributes(tmp_path, index, kind):
     assert [row["key"] for row in exported(index)] == [1, 5]
 
 
+def test_data_of_parquet_that_cannot_be_stored(tmp_path, index):
+    """It is one row, which says where it is."""
+    columns = {
+        "email=string": pa.array([b"x", b"caf\xe9"]).view(pa.string()),
+        "since=date": pa.array([0, -719_528], pa.date32()),
+        "price=decimal(10, 2)": pa.array([1.25, 1.239]),
+    }
+    for column, values in columns.items():
+        name, sets = column.partition("=")[0], tmp_path / "sets.parquet"
+        pq.write_table(pa.table({"key": [1, 2], "tags": [["a"], ["b"]], name: values}), sets)
+        told = refused("build", sets, index, "--data", column, "--overwrite")
+        assert re.search(f"sets.parquet: column '{name}': .*rows? 1", told)
+        skipped = ended("build", sets, index, "--data", column, "--skip-invalid", "--overwrite")
+        assert "skipped 1 invalid row" in skipped.stderr
+        assert [row["key"] for row in exported(index)] == [1]
+
+
+def test_times_of_spark_are_as_they_are(tmp_path, index):
+    """Those of its older type, of 96 bits, are not read as nanoseconds, of which 64 bits have too few years."""
+    times = [datetime(2300, 1, 1), datetime(1500, 1, 1)]
+    table = pa.table({"key": [0, 1], "tags": [[], []], "at": pa.array(times, pa.timestamp("us"))})
+    pq.write_table(table, tmp_path / "sets.parquet", use_deprecated_int96_timestamps=True)
+    done("build", tmp_path / "sets.parquet", index, "--data", "at=timestamp[us]")
+    assert [json.loads(done("get", index, key))["data"]["at"][:10] for key in (0, 1)] == ["2300-01-01", "1500-01-01"]
+
+
 def test_areas(tmp_path, index):
     """On the sphere or on the plane; they are shown as conditions, and removed as areas or as these."""
     rows: list[Record] = [
