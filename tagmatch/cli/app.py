@@ -749,7 +749,8 @@ def match(
         answer_writer(output, pa.field(name, ask(tm, []).type), output_format) as write,
     ):
         own, ignored = attributes or EVERY_OTHER, ignore_columns or ()
-        batches = read_queries(queries, form, invalid, own, ignored, plane=plane, declared=tm._engine.declared)
+        options: Any = {"plane": plane, "declared": tm._engine.declared, "has_score": score is not None}
+        batches = read_queries(queries, form, invalid, own, ignored, **options)
         if not cli.is_terminal_of_messages(output):
             batches = cli.with_progress("matching", batches, rows_in(queries, form), steps=True)
         notes: set[str | None] = set() if score is None else {None}

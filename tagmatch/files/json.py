@@ -24,6 +24,7 @@ import pyarrow.json as pa_json
 from tagmatch.files.columns import ATTRIBUTES, FileColumn, OtherColumns, refuse_twice
 from tagmatch.files.formats import BLOCK_BYTES, Block, Read, block_of
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
+from tagmatch.model.arrow import is_text
 from tagmatch.model.clock import TIME
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.parallel import threads_of_arrow
@@ -382,7 +383,7 @@ def json_values(values: pa.Array) -> pa.Array:
     texts = values.cast(_TEXT)
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):  # readers would take digits from a number
         return concatenated('"', texts, '"')
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    if not is_text(kind):
         return texts
     escaped = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
     odd = pc.match_substring_regex(texts, _CONTROL).fill_null(False)

@@ -47,7 +47,7 @@ from tagmatch.files.json import (
     text_of,
 )
 from tagmatch.model.arrays import BoolArray
-from tagmatch.model.arrow import without_extensions
+from tagmatch.model.arrow import is_text, plain_strings, without_extensions
 from tagmatch.model.columns import shown
 from tagmatch.model.data_types import Schema
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
@@ -363,6 +363,7 @@ def read_queries(
     *,
     plane: bool = False,
     declared: Declared = NOTHING,
+    has_score: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Batches with columns `row`, the number of the row from 0, `id`, null without one, and `tags`.
 
@@ -371,7 +372,7 @@ def read_queries(
 
     Batches of a stream hold the lines that have arrived. `attributes` names columns that are an attribute each, besides
     those of a column `attributes`; `EVERY_OTHER` is all that have no meaning. Those that are `ignored` are left aside,
-    without a word.
+    without a word. With a score, which may need attributes, batches of which no row has any have them, too: as nulls.
     """
     columns = columns_of_queries(attributes, plane=plane, declared=declared)
     names = [column.name for column in columns]
@@ -381,9 +382,10 @@ def read_queries(
         there = {
             name: column
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
-            if name == TAGS or column.null_count < len(batch)
+            if name == TAGS or (has_score and name not in own) or column.null_count < len(batch)
         }
-        found = {"row": pa.array(numbers), ID.name: there.get(ID.name, pa.nulls(len(batch), pa.int64()))}
+        ids = there.get(ID.name, pa.nulls(len(batch), pa.int64()))
+        found = {"row": pa.array(numbers), ID.name: plain_strings(ids, "") if is_text(ids.type) else ids}
         found |= {name: there[name] for name in own if name in there and name != ID.name}
         if given := {name: column for name, column in there.items() if name not in own}:
             found |= attribute_columns(given)

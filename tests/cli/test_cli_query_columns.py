@@ -379,6 +379,34 @@ def test_numbers_in_place_of_keys(tmp_path):
     assert "give one of the two" in tagmatch("match", index, path, "--count", "--exists", code=2)
 
 
+def test_ids_in_views_are_strings(tmp_path):
+    """As polars writes them."""
+    index, path = tmp_path / "index", tmp_path / "q.parquet"
+    index_of([["a"]], [1], index).close()
+    pq.write_table(pa.table({"id": pa.array(["x", "7"], pa.string_view()), "tags": [["a"], []]}), path)
+    rows = [{"id": "x", "keys": [1]}, {"id": "7", "keys": []}]
+    assert from_json_lines(done("match", index, path)) == rows
+    done("match", index, path, "-o", tmp_path / "a.parquet")
+    assert pq.read_table(tmp_path / "a.parquet").to_pylist() == rows
+
+
+@KINDS
+def test_a_score_of_rows_that_have_no_attributes(tmp_path, kind):
+    """Their keys come in order, whether other rows have some or not."""
+    index, path = tmp_path / "index", tmp_path / f"q.{kind}"
+    with TagMatch(index, device="cpu", data={"priority": "int64"}) as tm:
+        for key in (1, 2):
+            tm.put(key, ["a"], data={"priority": key})
+        tm.consolidate()
+    for bids, expected in ([2, None], [[2, 1], [1, 2]]), ([None], [[1, 2]]):
+        rows = [{"tags": ["a"], "bid": bid} for bid in bids]
+        path.write_bytes(as_json_lines(rows) if kind == "jsonl" else as_csv(rows))
+        if kind == "parquet":
+            pq.write_table(pa.table({"tags": [["a"]] * len(bids), "bid": pa.array(bids, pa.float64())}), path)
+        found = from_json_lines(done("match", index, path, "--limit", "2", "--score", "priority * bid"))
+        assert [row["keys"] for row in found] == expected
+
+
 def test_only_keys_with_some_data(tmp_path):
     index, path = tmp_path / "index", write(tmp_path / "q.jsonl", [{"tags": ["a", "b"]}, {"tags": ["c"]}])
     with TagMatch(index, device="cpu", data={"tenant": "string"}) as tm:
