@@ -235,12 +235,13 @@ class _Reading:
         from tagmatch.files.rows import read_sets, rows_in
         from tagmatch.model.clock import TIME
 
-        stats, data = tm.stats(), tm._engine.schema() if has_data else {}
+        stats, ignored = tm.stats(), self.ignore_columns or ()
+        data = {name: kind for name, kind in tm._engine.schema().items() if has_data and name not in ignored}
         options: Any = {"expires": to_add, "plane": stats["plane"], "match_all": self.match_all}
         options |= {"data": data, "declared": tm._engine.declared, "row_of": row_of}
         with (
             cli.invalid_rows(skip=self.skip_invalid, most=1 if row_of is None else _REFUSED) as invalid,
-            cli.other_columns(self.ignore_columns or (), data) as others,
+            cli.other_columns(ignored, data) as others,
         ):
             batches = read_sets(sets, self.form, invalid, stats["key_type"], others=others, **options)
             for rows in cli.with_progress("reading sets", batches, rows_in(sets, self.form)):

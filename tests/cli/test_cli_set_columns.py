@@ -143,6 +143,16 @@ def test_data_of_parquet_that_cannot_be_stored(tmp_path, index):
         assert [row["key"] for row in exported(index)] == [1]
 
 
+@KINDS
+def test_data_that_is_left_aside(tmp_path, index, kind):
+    sets = write(tmp_path / f"sets.{kind}", [{"key": 1, "tags": ["a"], "email": "ana@example.org", "size": 3}])
+    options = "--data", "email=string", "--data", "size=int64"
+    done("build", sets, index, *options, "--ignore-columns", "*")
+    assert json.loads(done("get", index, 1))["data"] == {"email": "ana@example.org", "size": 3}
+    done("put", index, sets, "--ignore-columns", "email")
+    assert json.loads(done("get", index, 1))["data"] == {"size": 3}
+
+
 def test_times_of_spark_are_as_they_are(tmp_path, index):
     """Those of its older type, of 96 bits, are not read as nanoseconds, of which 64 bits have too few years."""
     times = [datetime(2300, 1, 1), datetime(1500, 1, 1)]
