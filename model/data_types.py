@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.names import near_match
+from tagmatch.model.where.values import checked_text
 
 #: A column's name, and its type
 Schema = Mapping[str, pa.DataType]
@@ -53,6 +54,19 @@ def type_named(text: str) -> pa.DataType:
     raise InvalidValueError(
         f"there is no type {shown(text)} of data; there are {', '.join(_NAMED)}, timestamp[ms, UTC] and decimal(10, 2)"
     )
+
+
+def known_type(text: str) -> pa.DataType:
+    """The same of a type that is declared anew; its time zone must be known here."""
+    kind = type_named(text)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        try:
+            pa.scalar(0, pa.timestamp("s", kind.tz)).as_py()
+        except (KeyError, ValueError):
+            raise InvalidValueError(
+                f"there is no time zone {kind.tz!r:.60}; there are UTC, Europe/Rome, +01:00, …"
+            ) from None
+    return kind
 
 
 def text_of_type(kind: pa.DataType) -> str | None:
@@ -103,7 +117,7 @@ def data_schema(given: object, taken: Collection[str]) -> dict[str, pa.DataType]
         text = kind if isinstance(kind, str) else text_of_type(kind) if isinstance(kind, pa.DataType) else None
         if text is None:
             raise InvalidTypeError(f"data: column {name!r} has the type {kind}; there are {', '.join(_NAMED)}")
-        found[name] = type_named(text)
+        found[checked_text(name, "name of a column")] = known_type(text)
     return found
 
 
@@ -184,7 +198,7 @@ def _span(kind: pa.DataType) -> tuple[int, int]:
     if pa.types.is_date32(kind):
         return first, last
     size, margin = 86_400 * _IN_SECONDS[kind.unit], kind.tz not in (None, "UTC")
-    return (first + margin) * size, (last + 1 - margin) * size - 1
+    return max((first + margin) * size, -(2**63)), min((last + 1 - margin) * size, 2**63) - 1
 
 
 def reject_other_years(name: str, column: pa.Array, first_row: int) -> None:

@@ -233,7 +233,7 @@ class _Reading:
         import pyarrow as pa
 
         from tagmatch.files.rows import read_sets, rows_in
-        from tagmatch.model.clock import TIME
+        from tagmatch.model.clock import expiring
 
         stats, ignored = tm.stats(), self.ignore_columns or ()
         data = {name: kind for name, kind in tm._engine.schema().items() if has_data and name not in ignored}
@@ -247,7 +247,7 @@ class _Reading:
             for rows in cli.with_progress("reading sets", batches, rows_in(sets, self.form)):
                 columns = dict(zip(rows.schema.names, rows.columns, strict=True))
                 if expires is not None:
-                    columns["expires"] = columns.get("expires", pa.nulls(len(rows), TIME)).fill_null(expires)
+                    columns["expires"] = expiring(columns.get("expires", pa.nulls(len(rows))), expires)
                 columns = {
                     name: column
                     for name, column in columns.items()
@@ -630,14 +630,18 @@ def _location(text: str) -> tuple[float, float]:
     return lon, lat
 
 
+# Python does not read thousands of digits
+_MOST_DIGITS = 100
+
+
 def _keys_of(tm: TagMatch[Any], texts: list[str], option: str = "KEY") -> list[Any]:
     """Keys as the index has them: strings, or integers."""
     if tm.stats()["key_type"] == "string":
         return texts
     for text in texts:
-        if not (text.isascii() and text.isdigit()):
+        if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
             raise typer.BadParameter(
-                f"{text!r} is not an integer from 0 to 2**64 - 1, as the keys of this index are", param_hint=option
+                f"{text!r:.60} is not an integer from 0 to 2**64 - 1, as the keys of this index are", param_hint=option
             )
     return [*map(int, texts)]
 

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import io
+import itertools
 import os
 import re
 import select
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 STANDARD_STREAM = "-"
 
 _STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+_parts = itertools.count()
 _OPEN_ALREADY = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
 
 
@@ -275,10 +277,16 @@ def seekable(descriptor: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def write_whole(target: Path) -> Iterator[Path]:
-    """A hidden path to write to, which gets the name `target` at the end, or is removed after an error."""
-    part = target.with_name(f".{target.name}.part")
+    """A hidden path to write to, which gets the name `target` at the end, on disk, or is removed after an error."""
+    from tagmatch.model.storage.files import sync  # not before: help comes at once
+
+    if target.is_dir():
+        raise TagMatchError(f"{target} is a folder; give the name of a file")
+    # Another one for each, as several may write to one target
+    part = target.with_name(f".{target.name}.{os.getpid()}-{next(_parts)}.part")
     try:
         yield part
+        sync(part)
         part.replace(target)
     except OSError as error:
         raise TagMatchError(f"{target}: cannot be written: {error.strerror or error}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -64,6 +65,7 @@ _BODY = "the body"
 _SMALL_BYTES = 1 << 16
 # This few rows between rows that are read one by one are read so, too, as a separate part is some work
 _FEW_ROWS = 16
+_LEFT = "and all files with such suffixes are left out: their format is not known"
 # The name of the column, also with escapes
 _ID = re.compile(rb'"id"|\\u')
 
@@ -295,7 +297,10 @@ class _Reading(NamedTuple):
         except MemoryError:
             raise
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            raise InputFileError(f"{name}: not a whole Parquet file: {formats.first_line(error)}") from None
+            said = f"not a whole Parquet file: {formats.first_line(error)}"
+            if isinstance(error, OSError) and error.errno is not None:
+                said = f"cannot be read: {error.strerror or formats.first_line(error)}"
+            raise InputFileError(f"{name}: {said}") from None
 
     def _usable(
         self, batch: pa.RecordBatch, first: int, name: str, columns: tuple[FileColumn, ...]
@@ -395,7 +400,7 @@ def read_queries(
 def rows_in(path: str, form: str | None = None) -> int | None:
     """Rows of a Parquet file or of all in a folder, None if they are not known before reading."""
     with contextlib.suppress(OSError, pa.ArrowException, InputFileError):
-        files = _files_in(Path(path), form) if Path(path).is_dir() else [(path, formats.format_of(path, form))]
+        files = _files_in(Path(path), form) if path and Path(path).is_dir() else [(path, formats.format_of(path, form))]
         if not any(formats.is_stream(file) or found.kind != formats.Kind.parquet for file, found in files):
             return sum(map(_rows_of_parquet, (file for file, _ in files)))
     return None
@@ -419,6 +424,8 @@ def _files_in(folder: Path, form: str | None) -> list[tuple[str, formats.Format]
     if unfinished:
         raise InputFileError(f"{folder} is not whole, as {unfinished[0]} tells: its writer was stopped; make it again")
     known = [(name, formats.format_of_suffix(Path(name))) for name in names if name[0] not in "._"]
+    if others := [name for name, found in known if not found]:
+        warnings.warn(f"{folder}: {', '.join(others[:3])[:200]} {_LEFT}", stacklevel=1)
     wanted = None if form is None else formats.format_of("", form)
     files = [(str(folder / name), found) for name, found in known if found and wanted in (None, found)]
     kinds = sorted({found.kind for _, found in files})

@@ -328,6 +328,12 @@ def test_string_keys_in_answers(named, tmp_path):
     assert answers(tagmatch("match", named, "-", stdin=b'{"tags": ["a", "z"]}')) == [["", "7", "new"]]
 
 
+def test_a_key_of_many_digits(tmp_path, index):
+    done("build", write(tmp_path / "sets.jsonl", [{"tags": ["a"], "key": 1}]), index)
+    assert "is not an integer from 0 to 2**64 - 1" in tagmatch("get", index, "9" * 5000, code=2)
+    assert "key must be from 0 to 2**64 - 1" in refused("get", index, "9" * 50)
+
+
 def test_wrong_keys(named):
     before = contents_of(named)
     for arguments, row, told in (
@@ -402,6 +408,16 @@ def test_a_time_for_rows_that_have_none(timed, tmp_path, expires):
     for key in (10, 12):
         assert timedelta(0) <= found.pop(key) - at < timedelta(hours=1)
     assert found == {**STORED, 11: LATER}
+
+
+@pytest.mark.parametrize("kind", [pa.null(), pa.timestamp("ns", "UTC"), pa.timestamp("s", "Europe/Rome")])
+def test_a_time_for_rows_of_parquet_that_have_none(tmp_path, index, kind):
+    given = [None, None if kind == pa.null() else 4_000_000_000 * (10**9 if kind.unit == "ns" else 1)]
+    table = pa.table({"tags": [["a"], ["b"]], "key": [1, 2], "expires": pa.array(given, kind)})
+    pq.write_table(table, tmp_path / "sets.parquet")
+    done("build", tmp_path / "sets.parquet", index, "--expires", "2300-01-01T00:00:00Z")
+    none = datetime(2300, 1, 1, tzinfo=UTC)
+    assert times(index) == {1: none, 2: none if given[1] is None else datetime.fromtimestamp(4_000_000_000, UTC)}
 
 
 def test_times_that_cannot_be_used(timed, tmp_path):

@@ -135,6 +135,9 @@ def test_what_cannot_be_put_is_not(tm, put, error, message):
     [
         ({"key": "string"}, InvalidValueError, "cannot be called 'key'"),
         ({"x": "text"}, InvalidValueError, "no type 'text'"),
+        ({"caf\udce9": "string"}, InvalidValueError, "the name of a column .* has no UTF-8 form"),
+        ({"x": "timestamp[us, Mars/X]"}, InvalidValueError, "no time zone 'Mars/X'"),
+        ({"x": pa.timestamp("ns", "nowhere")}, InvalidValueError, "no time zone 'nowhere'"),
         ({"x": pa.list_(pa.string())}, InvalidTypeError, "the type list"),
         (["x"], InvalidTypeError, "data must be a schema"),
     ],
