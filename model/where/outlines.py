@@ -348,7 +348,7 @@ def _plain(given: Any) -> Any:
 
 
 def _listed(given: Any, wanted: str) -> Sequence[Any]:
-    """The members of a list, of which there are some."""
+    """The members of a list that has some."""
     given = _plain(given)
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise InvalidTypeError(f"{wanted}, not {given!r:.80}")

@@ -377,7 +377,7 @@ def read_queries(
 
     Batches of a stream hold the lines that have arrived. `attributes` names columns that are an attribute each, besides
     those of a column `attributes`; `EVERY_OTHER` is all that have no meaning. Those that are `ignored` are left aside,
-    without a word. With a score, which may need attributes, batches of which no row has any have them, too: as nulls.
+    without a word. With a score, which may need attributes, all batches have these, perhaps as nulls.
     """
     columns = columns_of_queries(attributes, plane=plane, declared=declared)
     names = [column.name for column in columns]

@@ -178,7 +178,7 @@ def test_cells_that_will_not_do(index, tmp_path):
 
 @KINDS
 def test_attributes_that_a_declaration_refuses(tmp_path, kind):
-    """They are mistakes of their rows, which say where they are."""
+    """They are mistakes of their rows, with their places."""
     path, asked = tmp_path / "index", tmp_path / f"q.{kind}"
     index_of([["a"]], [1], path, attributes={"price": "int64"}, strict=True).close()
     rows: list[Record] = [{"price": 1}, {"price": None, "colour": 1}, {"price": 2}]
@@ -392,7 +392,7 @@ def test_ids_in_views_are_strings(tmp_path):
 
 @KINDS
 def test_a_score_of_rows_that_have_no_attributes(tmp_path, kind):
-    """Their keys come in order, whether other rows have some or not."""
+    """Their keys come in order, also without any other rows."""
     index, path = tmp_path / "index", tmp_path / f"q.{kind}"
     with TagMatch(index, device="cpu", data={"priority": "int64"}) as tm:
         for key in (1, 2):

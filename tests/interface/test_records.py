@@ -135,7 +135,7 @@ def test_what_cannot_be_put_is_not(tm, put, error, message):
     [
         ({"key": "string"}, InvalidValueError, "cannot be called 'key'"),
         ({"x": "text"}, InvalidValueError, "no type 'text'"),
-        ({"caf\udce9": "string"}, InvalidValueError, "the name of a column .* has no UTF-8 form"),
+        ({"x\udce9": "string"}, InvalidValueError, "the name of a column .* has no UTF-8 form"),
         ({"x": "timestamp[us, Mars/X]"}, InvalidValueError, "no time zone 'Mars/X'"),
         ({"x": pa.timestamp("ns", "nowhere")}, InvalidValueError, "no time zone 'nowhere'"),
         ({"x": pa.list_(pa.string())}, InvalidTypeError, "the type list"),
@@ -239,7 +239,7 @@ def test_keys_that_are_not_indexed_are_not_asked_for(tmp_path, reached):
         ),
         ("local", pa.array([2**40], pa.timestamp("s")), "'local': row 0: dates and times of data are of the years 1"),
         ("day", pa.array([-719_163], pa.date32()), "column 'day': row 0: dates and times of data are of the years 1"),
-        ("email", pa.array([b"caf\xe9"]).view(pa.string()), "column 'email': rows 0 to 0: Invalid UTF8"),
+        ("email", pa.array([b"x\xe9"]).view(pa.string()), "column 'email': rows 0 to 0: Invalid UTF8"),
         ("price", pa.array([1.239]), "'price' takes values of decimal.*, not double: .* data loss"),
     ],
 )
