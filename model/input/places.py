@@ -515,6 +515,7 @@ def area_rows(
     if pa.types.is_null(areas.type):
         return area_tags(np.zeros(count, np.uint8), np.zeros((count, MOST_NUMBERS)), threads)
     areas = plain_array(areas)
+    reject_no_utf8(areas, name, first_row, count)
     areas = areas.dictionary_decode() if pa.types.is_dictionary(areas.type) else areas
     if not pa.types.is_struct(areas.type) or areas.type.get_field_index(COORDINATES) >= 0:
         _check_outlines(areas.type, name)
