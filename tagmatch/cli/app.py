@@ -353,12 +353,30 @@ def _put(tm: TagMatch[Any], batches: Iterator[pa.RecordBatch], columns: Iterable
     """
     import pyarrow as pa
 
-    tables = [pa.Table.from_batches([rows]) for rows in batches]
+    from tagmatch.model.input.putting import data_column
+
+    schema, has_names = tm._engine.schema(), tm.stats()["key_type"] == "string"
+
+    def as_stored(name: str, column: pa.Array) -> pa.Array:
+        """Of the same type in all files."""
+        if name == "key" and not has_names:
+            return column.cast(pa.uint64())
+        return data_column(name, column, schema) if name in schema else column
+
+    tables = [
+        pa.table([as_stored(*pair) for pair in zip(rows.schema.names, rows.columns, strict=True)], rows.schema.names)
+        for rows in batches
+    ]
     filled = {name for table in tables for name in table.column_names}
     if empty := [name for name in columns if name not in filled]:
         typer.echo(f"tagmatch: no row that was taken has a value for --data {', '.join(empty)}", err=True)
-    if tables:
-        tm.put_many(pa.concat_tables(tables, promote_options="default"))
+    if not tables:
+        return
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise InputFileError(f"a column of one file has another type in another file: {error}") from None
+    tm.put_many(table)
 
 
 @dataclass(frozen=True, slots=True)

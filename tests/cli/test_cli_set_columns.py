@@ -153,6 +153,23 @@ def test_data_that_is_left_aside(tmp_path, index, kind):
     assert json.loads(done("get", index, 1))["data"] == {"size": 3}
 
 
+def test_keys_are_put_from_files_whose_columns_have_other_types(tmp_path, index):
+    folder = tmp_path / "sets"
+    folder.mkdir()
+    wide, decimal = pa.large_list(pa.large_string()), pa.decimal128(5, 1)
+    for number, (key, tags, size, price) in enumerate([
+        (pa.int32(), pa.list_(pa.string()), pa.int8(), pa.float64()), (pa.uint64(), wide, pa.int64(), decimal)
+    ]):  # fmt: skip
+        columns = {"key": pa.array([number], key), "tags": pa.array([["a"]], tags), "size": pa.array([number], size)}
+        pq.write_table(pa.table({**columns, "price": pa.array([1.5]).cast(price)}), folder / f"{number}.parquet")
+    done("build", folder, index, "--data", "size=int64", "--data", "price=decimal(9, 2)")
+    for key in (0, 1):
+        assert json.loads(done("get", index, key))["data"] == {"size": key, "price": "1.50"}
+    pq.write_table(pa.table({"key": [1], "tags": [["a"]], "area": ["circle(9, 45, 5)"]}), folder / "0.parquet")
+    pq.write_table(pa.table({"key": [1], "area": [{"metres": 5}]}), folder / "1.parquet")
+    assert "a column of one file has another type in another file" in refused("put", index, folder)
+
+
 def test_times_of_spark_are_as_they_are(tmp_path, index):
     """Its older type has 96 bits; as nanoseconds, 64 bits have too few years."""
     times = [datetime(2300, 1, 1), datetime(1500, 1, 1)]
