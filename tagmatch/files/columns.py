@@ -69,7 +69,7 @@ from tagmatch.model.options import KeyType
 from tagmatch.model.where.areas import text_of
 from tagmatch.model.where.declared import NOTHING, Declared
 from tagmatch.model.where.language import stored_rows
-from tagmatch.model.where.values import check_name, finite_number, key_of
+from tagmatch.model.where.values import Written, check_name, finite_number, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,15 +466,20 @@ def _check_text(name: str, kind: pa.DataType, value: Any, label: str) -> None:
 
 def _may_lack_digits(value: object) -> bool:
     """Whether a number of JSON, which is a double, may have been another decimal."""
-    return isinstance(value, float) and len(repr(value).partition("e")[0].replace(".", "").strip("-0")) > 15
+    digits = _as_written(value).lower().partition("e")[0].replace(".", "").strip("-0")
+    return isinstance(value, float) and len(digits) > 15
+
+
+def _as_written(value: object) -> str:
+    return value.text if isinstance(value, Written) else repr(value)
 
 
 def _data_of_texts(name: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
     """Values of JSON, with texts read as the type says; InvalidTypeError if a number has lost digits, as a double."""
     if pa.types.is_decimal(kind) and (lost := next(filter(_may_lack_digits, values), None)) is not None:
         raise InvalidTypeError(
-            f"data: column {name!r} takes values of {text_of_type(kind)}, and {lost!r} has more digits than JSON's "
-            "numbers keep, which is 15: write it as a string"
+            f"data: column {name!r} takes values of {text_of_type(kind)}, and {_as_written(lost)} has more digits than "
+            "JSON's numbers keep, which is 15: write it as a string"
         )
     texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
     try:

@@ -28,6 +28,7 @@ from tagmatch.model.arrow import is_text
 from tagmatch.model.clock import TIME
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.parallel import threads_of_arrow
+from tagmatch.model.where.values import Written
 
 #: How deep arrays and objects may be nested
 MOST_NESTED = 64
@@ -134,6 +135,8 @@ def _constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+# Its numbers know how they were written
+_EXACT = json.JSONDecoder(parse_float=Written)
 
 
 def _is_deep(value: Any) -> bool:
@@ -174,6 +177,7 @@ class JsonLines:
     def __init__(self, columns: tuple[FileColumn, ...], others: OtherColumns) -> None:
         self._made = {column.name: column for column in columns if column.make is not None}
         self._names = frozenset(column.name for column in columns)
+        self._decimals = frozenset(column.name for column in columns if pa.types.is_decimal(column.kinds[0]))
         self._others = others
 
     def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
@@ -227,6 +231,9 @@ class JsonLines:
             if isinstance(record, Repeated) and name in record.names:
                 raise ValueError(f"it has {name!r} more than once")
             refuse_repeated(record[name])
+        if any(isinstance(record[name], float) for name in self._decimals & record.keys()):
+            exact = _EXACT.decode(utf8_text(row).removeprefix(MARK).strip(_SPACE))
+            record |= {name: exact[name] for name in self._decimals & record.keys()}
         self._others.check(record, place)
         attributes = {name: record[name] for name in own if name in record}
         given = record.get(ATTRIBUTES.name)

@@ -424,8 +424,6 @@ def _files_in(folder: Path, form: str | None) -> list[tuple[str, formats.Format]
     if unfinished:
         raise InputFileError(f"{folder} is not whole, as {unfinished[0]} tells: its writer was stopped; make it again")
     known = [(name, formats.format_of_suffix(Path(name))) for name in names if name[0] not in "._"]
-    if others := [name for name, found in known if not found]:
-        warnings.warn(f"{folder}: {', '.join(others[:3])[:200]} {_LEFT}", stacklevel=1)
     wanted = None if form is None else formats.format_of("", form)
     files = [(str(folder / name), found) for name, found in known if found and wanted in (None, found)]
     kinds = sorted({found.kind for _, found in files})
@@ -433,6 +431,8 @@ def _files_in(folder: Path, form: str | None) -> list[tuple[str, formats.Format]
         raise InputFileError(f"{folder}: the folder has files of {' and '.join(kinds)}; give the format of those meant")
     if not files:
         raise InputFileError(f"{folder}: the folder has no files of {form or 'a known format'}")
+    if others := [name for name, found in known if not found]:
+        warnings.warn(f"{folder}: {', '.join(others[:3])[:200]} {_LEFT}", stacklevel=1)
     return files
 
 
