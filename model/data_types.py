@@ -251,7 +251,16 @@ def _reader_of_all(column: pa.Array) -> Value:
         ends = _numbers_in(column, 1, np.dtype(np.int32 if pa.types.is_string(kind) else np.int64), more=1)
         data = memoryview(column.buffers()[2] or b"")
         return lambda row: str(data[ends[row] : ends[row + 1]], "utf-8")
-    return lambda row: column[row].as_py()
+    return lambda row: _shown_by_python(column[row])
+
+
+def _shown_by_python(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except ValueError:  # nanoseconds, where there is no pandas
+        raise InvalidValueError(
+            "a time of data has nanoseconds, which Python shows with pandas alone; `tagmatch export` writes it"
+        ) from None
 
 
 def _numbers_in(column: pa.Array, buffer: int, kind: Any, more: int = 0) -> memoryview:

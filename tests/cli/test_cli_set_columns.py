@@ -21,6 +21,7 @@ from support.command import (
     from_json_lines,
     refused,
     tagmatch,
+    tagmatch_alone,
     write,
 )
 from support.index_files import contents_of
@@ -168,6 +169,14 @@ def test_keys_are_put_from_files_whose_columns_have_other_types(tmp_path, index)
     pq.write_table(pa.table({"key": [1], "tags": [["a"]], "area": ["circle(9, 45, 5)"]}), folder / "0.parquet")
     pq.write_table(pa.table({"key": [1], "area": [{"metres": 5}]}), folder / "1.parquet")
     assert "a column of one file has another type in another file" in refused("put", index, folder)
+
+
+def test_times_of_nanoseconds(tmp_path, index):
+    """The command, which does without pandas, writes them to files, but has no record of them."""
+    rows: list[Record] = [{"key": 1, "tags": ["a"], "at": "2026-11-28T10:00:00.123456789Z"}]
+    done("build", write(tmp_path / "sets.jsonl", rows), index, "--data", "at=timestamp[ns, UTC]")
+    assert "a time of data has nanoseconds" in tagmatch_alone("get", index, 1, code=1)
+    assert "10:00:00.123456789" in done("export", index)
 
 
 def test_times_of_spark_are_as_they_are(tmp_path, index):
