@@ -22,7 +22,7 @@ import typer
 from tagmatch import calls
 from tagmatch.cli import shared as cli
 from tagmatch.embedded import TagMatch
-from tagmatch.files.formats import JSON_SUFFIXES, STANDARD_STREAM, FormatName, is_stream
+from tagmatch.files.formats import STANDARD_STREAM, FormatName, Kind, format_of_suffix, is_stream
 from tagmatch.model.errors import (
     IndexChangedError,
     IndexExistsError,
@@ -863,6 +863,10 @@ app.command("import")(import_)
 app.command("dump", help="Another name of `export`.")(export)
 
 
+#: What Spark calls formats
+_OF_SPARK = {Kind.json_lines: "json", Kind.csv: "csv", Kind.parquet: "parquet"}
+
+
 def partition(
     sets: Annotated[
         str,
@@ -917,7 +921,8 @@ def partition(
     from tagmatch.spark.session import location_in, read_table, spark_session
 
     if format is None:
-        format = "json" if Path(sets).suffix.lower() in JSON_SUFFIXES else "parquet"  # noqa: A001
+        found = format_of_suffix(Path(sets))
+        format = "parquet" if found is None else _OF_SPARK[found.kind]  # noqa: A001
     spark = spark_session("tagmatch-partition", master)
     try:
         location = location_in(spark, index, "INDEX")
