@@ -276,14 +276,16 @@ def seekable(descriptor: int) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def write_whole(target: Path) -> Iterator[Path]:
-    """A hidden path to write to, which gets the name `target` at the end, on disk, or is removed after an error."""
+def write_whole(target: Path, own: str = "") -> Iterator[Path]:
+    """A hidden path to write to, which gets the name `target` at the end, on disk, or is removed after an error.
+
+    Those who write to one target at once have an `own` part of its name each.
+    """
     from tagmatch.model.storage.files import sync  # not before: help comes at once
 
     if target.is_dir():
         raise TagMatchError(f"{target} is a folder; give the name of a file")
-    # Another one for each, as several may write to one target
-    part = target.with_name(f".{target.name}.{os.getpid()}-{next(_parts)}.part")
+    part = target.with_name(f".{target.name}{own}.part")
     try:
         yield part
         sync(part)
@@ -307,7 +309,8 @@ def open_output(path: str, compression: str | None = None) -> Iterator[Stream]:
             descriptor = stack.enter_context(_opened(path, 1, os.O_WRONLY))
             stream = Output(descriptor, STANDARD_OUTPUT if descriptor == 1 else path)
         else:
-            stream = stack.enter_context(stack.enter_context(write_whole(Path(path))).open("wb"))
+            part = stack.enter_context(write_whole(Path(path), f".{os.getpid()}-{next(_parts)}"))
+            stream = stack.enter_context(part.open("wb"))
         if compression is None:
             yield stream
         else:
