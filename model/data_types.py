@@ -257,7 +257,7 @@ def _reader_of_all(column: pa.Array) -> Value:
 def _shown_by_python(value: pa.Scalar) -> Any:
     try:
         return value.as_py()
-    except ValueError:  # nanoseconds, where there is no pandas
+    except ValueError:  # of nanoseconds, without pandas
         raise InvalidValueError(
             "a time of data has nanoseconds, which Python shows with pandas alone; `tagmatch export` writes it"
         ) from None
