@@ -266,24 +266,6 @@ def test_what_is_no_column_of_areas(area: Any, kind: type[Exception], message: s
         assert tm.stats()["staged"] == 0
 
 
-NO_UTF8 = pa.array([b"\xe9"]).view(pa.string())
-
-
-@pytest.mark.parametrize(
-    "area", [NO_UTF8, NO_UTF8.dictionary_encode(), pa.StructArray.from_arrays([NO_UTF8], ["text"])]
-)
-def test_texts_that_are_no_utf8(area: pa.Array) -> None:
-    with TagMatch(**OPTIONS) as tm:
-        for call in (
-            lambda: tm.add_subscriptions(pa.table({"key": [1], "area": area})),
-            lambda: tm.put_many(pa.table({"key": [1], "area": area})),
-            lambda: tm.match_many(pa.table({"tags": [["a"]], "within": area})),
-            lambda: tm.match_many(pa.table({"x": pa.StructArray.from_arrays([NO_UTF8], ["version"])})),
-        ):
-            with pytest.raises(InvalidValueError, match=r"rows? 0.*: Invalid UTF8"):
-                call()
-
-
 def test_other_mistakes() -> None:
     where = [None] * 7 + ["x = 1 or within circle(1, 91, 2)", "x = 1"]
     with TagMatch(**OPTIONS) as tm:
