@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import date, datetime
+from functools import lru_cache
 from math import isfinite
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.names import near_match
+from tagmatch.model.where.values import checked_text
 
 #: A column's name, and its type
 Schema = Mapping[str, pa.DataType]
@@ -31,6 +34,9 @@ _NAMED = {
     "dictionary": pa.dictionary(pa.int32(), pa.string()),
 }
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, ?([\w/+:-]+))?\]")
+_IN_SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_EPOCH = date(1970, 1, 1).toordinal()
+_YEARS = "dates and times of data are of the years 1 to 9999"
 _DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
 
 
@@ -48,6 +54,19 @@ def type_named(text: str) -> pa.DataType:
     raise InvalidValueError(
         f"there is no type {shown(text)} of data; there are {', '.join(_NAMED)}, timestamp[ms, UTC] and decimal(10, 2)"
     )
+
+
+def known_type(text: str) -> pa.DataType:
+    """The same of a type that is declared anew; its time zone must be known here."""
+    kind = type_named(text)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        try:
+            pa.scalar(0, pa.timestamp("s", kind.tz)).as_py()
+        except (KeyError, ValueError):
+            raise InvalidValueError(
+                f"there is no time zone {kind.tz!r:.60}; there are UTC, Europe/Rome, +01:00, …"
+            ) from None
+    return kind
 
 
 def text_of_type(kind: pa.DataType) -> str | None:
@@ -98,7 +117,7 @@ def data_schema(given: object, taken: Collection[str]) -> dict[str, pa.DataType]
         text = kind if isinstance(kind, str) else text_of_type(kind) if isinstance(kind, pa.DataType) else None
         if text is None:
             raise InvalidTypeError(f"data: column {name!r} has the type {kind}; there are {', '.join(_NAMED)}")
-        found[name] = type_named(text)
+        found[checked_text(name, "name of a column")] = known_type(text)
     return found
 
 
@@ -162,11 +181,33 @@ def as_json(name: str, value: object, schema: Schema) -> tuple[str, Any]:
     except (pa.ArrowException, TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidTypeError(f"data: column {name!r} takes values of {text}, not {shown(value)}: {error}") from None
     if pa.types.is_temporal(plain):
+        least, most = _span(plain)
+        if not least <= scalar.value <= most:
+            raise InvalidValueError(f"data: column {name!r}: {_YEARS}")
         return text, scalar.value
     if pa.types.is_decimal(plain):
         return text, str(scalar.as_py())
     found = scalar.as_py()
     return text, str(found) if isinstance(found, float) and not isfinite(found) else found
+
+
+@lru_cache(64)
+def _span(kind: pa.DataType) -> tuple[int, int]:
+    """The least and the greatest number of a date or time that Python can show, in each zone."""
+    first, last = (each.toordinal() - _EPOCH for each in (date.min, date.max))
+    if pa.types.is_date32(kind):
+        return first, last
+    size, margin = 86_400 * _IN_SECONDS[kind.unit], kind.tz not in (None, "UTC")
+    return max((first + margin) * size, -(2**63)), min((last + 1 - margin) * size, 2**63) - 1
+
+
+def reject_other_years(name: str, column: pa.Array, first_row: int) -> None:
+    """Raise InvalidValueError for the first date or time of a column of data that Python cannot show."""
+    least, most = _span(column.type)
+    numbers = column.view(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
+    wrong = pc.or_(pc.less(numbers, least), pc.greater(numbers, most))
+    if (at := pc.index(wrong, True).as_py()) >= 0:
+        raise InvalidValueError(f"data: column {name!r}: row {first_row + at}: {_YEARS}")
 
 
 #: As many texts of a dictionary are kept as Python has them
@@ -210,7 +251,16 @@ def _reader_of_all(column: pa.Array) -> Value:
         ends = _numbers_in(column, 1, np.dtype(np.int32 if pa.types.is_string(kind) else np.int64), more=1)
         data = memoryview(column.buffers()[2] or b"")
         return lambda row: str(data[ends[row] : ends[row + 1]], "utf-8")
-    return lambda row: column[row].as_py()
+    return lambda row: _shown_by_python(column[row])
+
+
+def _shown_by_python(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except ValueError:  # of nanoseconds, without pandas
+        raise InvalidValueError(
+            "a time of data has nanoseconds, which Python shows with pandas alone; `tagmatch export` writes it"
+        ) from None
 
 
 def _numbers_in(column: pa.Array, buffer: int, kind: Any, more: int = 0) -> memoryview:

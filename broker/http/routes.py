@@ -258,6 +258,7 @@ def _table(call: HttpCall, rows: list[dict[str, Any]]) -> pa.Table:
         plane=service.plane,
         match_all=True,
         data=call.index._engine.schema(),
+        declared=call.index._engine.declared,
     )
     return pa.Table.from_batches(batches)
 

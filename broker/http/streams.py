@@ -338,12 +338,13 @@ def rows_in(call: HttpCall, what: Rows = "messages", *, match_all: bool = False)
         read = lambda _: parts.pop() if parts else b""  # noqa: E731
     lines, plane = _bounded_lines(read, server.max_message_bytes), call.service.plane
     if what == "messages":
-        batches = read_queries(lines, plane=plane)
+        batches = read_queries(lines, plane=plane, declared=call.index._engine.declared)
     else:
         data = call.index._engine.schema() if what == "subscriptions" else {}
         known = [*ROW_FIELDS, *data]
         others = OtherColumns(known)
         options: dict[str, Any] = {"plane": plane, "data": data, "match_all": match_all, "others": others}
+        options["declared"] = call.index._engine.declared
         batches = _known(read_sets(lines, key_type=call.service.key_type, expires=True, **options), others, known)
     if form == "json":  # it has come as a whole: a mistake in a row is an error before the first answer goes out
         batches = iter([*batches])

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import I64Array, TagLists, offsets_of
 from tagmatch.model.arrow import is_text, plain_strings, to_strings
 from tagmatch.model.columns import shown
-from tagmatch.model.data_types import text_of_type, type_named
+from tagmatch.model.data_types import known_type, text_of_type
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.input.messages import AttributeColumns, Messages, entries_of
 from tagmatch.model.input.typed import TypedTexts, is_typed
@@ -73,7 +73,8 @@ def _type_of(name: str, kind: object) -> str:
     if isinstance(kind, str) and kind in _ONLY_HERE:
         return kind
     try:
-        text = text_of_type(type_named(kind) if isinstance(kind, str) else kind) if _can_be(kind) else None
+        text = kind if isinstance(kind, str) else text_of_type(kind) if isinstance(kind, pa.DataType) else None
+        text = None if text is None else text_of_type(known_type(text))
     except InvalidValueError as error:
         said = str(error).replace("of data", "of attributes").replace("dictionary", ", ".join(_ONLY_HERE))
         raise InvalidValueError(f"attributes: {quoted(name)}: {said}") from None
@@ -82,10 +83,6 @@ def _type_of(name: str, kind: object) -> str:
     if text.startswith("timestamp[") and "," not in text:
         raise InvalidValueError(f"attributes: {quoted(name)}: a timestamp needs a time zone, as in timestamp[ms, UTC]")
     return "string" if text == "dictionary" else text
-
-
-def _can_be(kind: object) -> bool:
-    return isinstance(kind, str | pa.DataType)
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -101,9 +98,9 @@ class _Place(NamedTuple):
         return kind(f"{self.label}: row {self.row_of(number)}: {text}")
 
 
-def as_declared(chunks: Sequence[TagLists], declared: Declared) -> list[TagLists]:
+def as_declared(chunks: Sequence[TagLists], declared: Declared, first_row: int = 0) -> list[TagLists]:
     """Messages with values of the declared types, and analysed; InvalidTypeError, InvalidValueError name the row."""
-    found, row = [], 0
+    found, row = [], first_row
     for rows in chunks:
         if rows.attributes is not None:
             rows = Messages.of(rows, _declared(rows.attributes, declared, row), rows.locations)
@@ -118,7 +115,8 @@ def _declared(given: AttributeColumns, declared: Declared, first_row: int) -> At
     for number, name in zip(given.numbers, given.names, strict=True):
         values = given.batch.column(number)
         if declared[name] is None and values.null_count < len(values):
-            _check_name(declared, name, f"column {name!r}")
+            row = first_row + int(np.argmax(np.asarray(values.is_valid())))
+            _check_name(declared, name, f"column {name!r}: row {row}")
         fields += _as_declared(declared, name, values, f"column {name!r}", first_row.__add__)
     for number in given.maps:
         name = given.batch.schema.names[number]

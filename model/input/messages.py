@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import F64Array, I64Array, Memo, Strings, TagLists, offsets_of
-from tagmatch.model.arrow import as_table, from_tag_lists, is_text, plain_strings, rows_of, to_strings
+from tagmatch.model.arrow import as_table, from_tag_lists, is_text, plain_strings, reject_no_utf8, rows_of, to_strings
 from tagmatch.model.columns import repeated, rows_of_tags, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.input.places import NO_OUTLINES, Further, Locations, locations_in, without_locations
@@ -183,6 +183,7 @@ def _of_json(given: pa.Array, label: str, first_row: int) -> pa.Array:
     field, (texts,) = values.type.field(0), values.flatten()
     if field.name not in PARSED or not is_text(field.type):
         return given
+    reject_no_utf8(texts, label, first_row, len(given))
     found = parsed(texts, field.name, lambda place: f"{label}: row {first_row + _row_of_place(place, lists)}")
     return pa.LargeListArray.from_arrays(lists, found) if is_list(given.type) else found
 
@@ -380,7 +381,8 @@ def queries_in(table: pa.Table | pa.RecordBatch, *, plane: bool, first_row: int 
     if isinstance(table, pa.RecordBatch):
         batches = [table]
     else:  # of an empty table, too, the columns are looked at
-        batches = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+        nothing = [pa.nulls(0, kind) for kind in table.schema.types]
+        batches = table.to_batches() or [pa.RecordBatch.from_arrays(nothing, schema=table.schema)]
     others, places, row = [], [], first_row
     for batch in batches:
         other, place = without_locations(batch, plane=plane, first_row=row)

@@ -518,6 +518,9 @@ def area_rows(
         return area_tags(np.zeros(count, np.uint8), np.zeros((count, MOST_NUMBERS)), threads)
     areas = plain_array(areas)
     areas = areas.dictionary_decode() if pa.types.is_dictionary(areas.type) else areas
+    for texts in areas.flatten() if pa.types.is_struct(areas.type) else [areas]:
+        if is_text(texts.type.value_type if pa.types.is_dictionary(texts.type) else texts.type):
+            reject_no_utf8(plain_strings(texts, ""), name, first_row, count)
     if not pa.types.is_struct(areas.type) or areas.type.get_field_index(COORDINATES) >= 0:
         _check_outlines(areas.type, name)
         return area_rows(areas.to_pylist(), name, first_row=first_row, plane=plane)

@@ -10,12 +10,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import Strings, TagLists, U8Array
-from tagmatch.model.arrow import from_strings, from_tag_lists, plain_array, plain_strings
+from tagmatch.model.arrow import from_strings, from_tag_lists, plain_array, plain_strings, reject_no_utf8
 from tagmatch.model.asked import AS_GIVEN, DATA, Asked, AskedRows
 from tagmatch.model.change_counts import ALSO_PUT, PUT
 from tagmatch.model.clock import is_missing
 from tagmatch.model.columns import shown, stored_tag_list, tag_lists
-from tagmatch.model.data_types import Schema, as_json, family_of, plain_type, text_of_type, unknown_column, zone_wanted
+from tagmatch.model.data_types import (
+    Schema,
+    as_json,
+    family_of,
+    plain_type,
+    reject_other_years,
+    text_of_type,
+    unknown_column,
+    zone_wanted,
+)
 from tagmatch.model.errors import InvalidTypeError, NullError
 from tagmatch.model.input.places import area_column, area_rows, area_tag, is_area
 from tagmatch.model.input.subscriptions import RowsToStore, alternatives, rows_to_store, texts_of
@@ -159,8 +168,8 @@ def _only_tags(rows: TagLists) -> pa.Array:
     return lists.flatten().take(pa.array(places, mask=places < 0))
 
 
-def data_column(name: str, values: Any, schema: Schema) -> pa.Array:
-    """A column of data in its type; InvalidTypeError."""
+def data_column(name: str, values: Any, schema: Schema, first_row: int = 0) -> pa.Array:
+    """A column of data in its type; InvalidTypeError, InvalidValueError, which counts rows from `first_row`."""
     kind = schema.get(name)
     if kind is None:
         raise unknown_column(name, schema)
@@ -172,11 +181,17 @@ def data_column(name: str, values: Any, schema: Schema) -> pa.Array:
     refusal = f"data: column {name!r} {wanted}, not {column.type}"
     if pa.types.is_string(plain):
         column = plain_strings(column, refusal)
+        reject_no_utf8(column, f"data: column {name!r}", first_row, len(column))
     elif pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_null(column.type) or family_of(column.type) == family_of(plain):
+        if pa.types.is_floating(column.type) and pa.types.is_decimal(plain):
+            column = column.cast(pa.string())  # which Arrow reads with all digits: it rounds a double
         try:
-            return column.cast(plain).cast(kind)
+            found = column.cast(plain)
         except pa.ArrowException as error:
-            refusal += f": {error}"
+            raise InvalidTypeError(f"{refusal}: {error}") from None
+        if pa.types.is_temporal(plain):
+            reject_other_years(name, found, first_row)
+        return found.cast(kind)
     raise InvalidTypeError(refusal)

@@ -71,10 +71,8 @@ class Polygon:
 
     def __post_init__(self) -> None:
         given = _nested(self.parts, "polygon")
-        parts = tuple(
-            tuple(_ring(ring, f"ring {r + 1}" + (f" of part {p + 1}" if len(given) > 1 else "")) for r, ring in rings)
-            for p, rings in ((p, list(enumerate(part))) for p, part in enumerate(given))
-        )
+        where = " of part {}" if len(given) > 1 else ""
+        parts = tuple(_rings(part, where.format(number)) for number, part in enumerate(given, 1))
         object.__setattr__(self, "parts", parts)
 
     @property
@@ -247,7 +245,7 @@ def _from_geojson(given: Mapping[str, Any], kinds: tuple[str, ...]) -> Any:
         raise InvalidTypeError("give only the geometry of a Feature")
     if not isinstance(kind, str) or kind.lower() not in kinds:
         raise InvalidTypeError(f"the type of the geometry must be {_names(kinds)}, not {kind!r:.80}")
-    if coordinates is None or len(coordinates) == 0:
+    if coordinates is None:
         raise InvalidValueError(f"a {kind} must have coordinates, not none")
     return coordinates if _DEPTHS[kind.lower()] == _DEPTHS[kinds[1]] else [coordinates]
 
@@ -349,10 +347,20 @@ def _plain(given: Any) -> Any:
     return given.tolist() if hasattr(given, "tolist") else given
 
 
+def _listed(given: Any, wanted: str) -> Sequence[Any]:
+    """The members of a list that has some."""
+    given = _plain(given)
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise InvalidTypeError(f"{wanted}, not {given!r:.80}")
+    if len(given) == 0:
+        raise InvalidValueError(f"{wanted}, not an empty one")
+    return given
+
+
 def _points(given: Any, name: str, what: str) -> Ring:
     """Pairs of numbers, without repetitions of the one before."""
     found: list[Point] = []
-    for point in given:
+    for point in _listed(given, f"{name} must be a list of places"):
         if isinstance(point, Mapping):  # as GeoArrow has them
             point = tuple(point.get(axis) for axis in "xy") if point.keys() == {"x", "y"} else None
         point = _plain(point)
@@ -364,6 +372,11 @@ def _points(given: Any, name: str, what: str) -> Ring:
     if len(set(found)) < _FEWEST[what]:
         raise InvalidValueError(f"{name} has {len(set(found))} different places, and must have {_FEWEST[what]} or more")
     return tuple(found)
+
+
+def _rings(given: Any, where: str) -> tuple[Ring, ...]:
+    rings = _listed(given, "a part must be a list of rings")
+    return tuple(_ring(ring, f"ring {number}{where}") for number, ring in enumerate(rings, 1))
 
 
 def _ring(given: Any, name: str) -> Ring:

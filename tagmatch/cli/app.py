@@ -22,7 +22,7 @@ import typer
 from tagmatch import calls
 from tagmatch.cli import shared as cli
 from tagmatch.embedded import TagMatch
-from tagmatch.files.formats import JSON_SUFFIXES, STANDARD_STREAM, FormatName, is_stream
+from tagmatch.files.formats import STANDARD_STREAM, FormatName, Kind, format_of_suffix, is_stream
 from tagmatch.model.errors import (
     IndexChangedError,
     IndexExistsError,
@@ -233,20 +233,21 @@ class _Reading:
         import pyarrow as pa
 
         from tagmatch.files.rows import read_sets, rows_in
-        from tagmatch.model.clock import TIME
+        from tagmatch.model.clock import expiring
 
-        stats, data = tm.stats(), tm._engine.schema() if has_data else {}
+        stats, ignored = tm.stats(), self.ignore_columns or ()
+        data = {name: kind for name, kind in tm._engine.schema().items() if has_data and name not in ignored}
         options: Any = {"expires": to_add, "plane": stats["plane"], "match_all": self.match_all}
-        options |= {"data": data, "row_of": row_of}
+        options |= {"data": data, "declared": tm._engine.declared, "row_of": row_of}
         with (
             cli.invalid_rows(skip=self.skip_invalid, most=1 if row_of is None else _REFUSED) as invalid,
-            cli.other_columns(self.ignore_columns or (), data) as others,
+            cli.other_columns(ignored, data) as others,
         ):
             batches = read_sets(sets, self.form, invalid, stats["key_type"], others=others, **options)
             for rows in cli.with_progress("reading sets", batches, rows_in(sets, self.form)):
                 columns = dict(zip(rows.schema.names, rows.columns, strict=True))
                 if expires is not None:
-                    columns["expires"] = columns.get("expires", pa.nulls(len(rows), TIME)).fill_null(expires)
+                    columns["expires"] = expiring(columns.get("expires", pa.nulls(len(rows))), expires)
                 columns = {
                     name: column
                     for name, column in columns.items()
@@ -352,12 +353,30 @@ def _put(tm: TagMatch[Any], batches: Iterator[pa.RecordBatch], columns: Iterable
     """
     import pyarrow as pa
 
-    tables = [pa.Table.from_batches([rows]) for rows in batches]
+    from tagmatch.model.input.putting import data_column
+
+    schema, has_names = tm._engine.schema(), tm.stats()["key_type"] == "string"
+
+    def as_stored(name: str, column: pa.Array) -> pa.Array:
+        """Of the same type in all files."""
+        if name == "key" and not has_names:
+            return column.cast(pa.uint64())
+        return data_column(name, column, schema) if name in schema else column
+
+    tables = [
+        pa.table([as_stored(*pair) for pair in zip(rows.schema.names, rows.columns, strict=True)], rows.schema.names)
+        for rows in batches
+    ]
     filled = {name for table in tables for name in table.column_names}
     if empty := [name for name in columns if name not in filled]:
         typer.echo(f"tagmatch: no row that was taken has a value for --data {', '.join(empty)}", err=True)
-    if tables:
-        tm.put_many(pa.concat_tables(tables, promote_options="default"))
+    if not tables:
+        return
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise InputFileError(f"a column of one file has another type in another file: {error}") from None
+    tm.put_many(table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -629,14 +648,18 @@ def _location(text: str) -> tuple[float, float]:
     return lon, lat
 
 
+# Python does not read thousands of digits
+_MOST_DIGITS = 100
+
+
 def _keys_of(tm: TagMatch[Any], texts: list[str], option: str = "KEY") -> list[Any]:
     """Keys as the index has them: strings, or integers."""
     if tm.stats()["key_type"] == "string":
         return texts
     for text in texts:
-        if not (text.isascii() and text.isdigit()):
+        if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
             raise typer.BadParameter(
-                f"{text!r} is not an integer from 0 to 2**64 - 1, as the keys of this index are", param_hint=option
+                f"{text!r:.60} is not an integer from 0 to 2**64 - 1, as the keys of this index are", param_hint=option
             )
     return [*map(int, texts)]
 
@@ -749,7 +772,8 @@ def match(
         answer_writer(output, pa.field(name, ask(tm, []).type), output_format) as write,
     ):
         own, ignored = attributes or EVERY_OTHER, ignore_columns or ()
-        batches = read_queries(queries, form, invalid, own, ignored, plane=plane)
+        options: Any = {"plane": plane, "declared": tm._engine.declared, "has_score": score is not None}
+        batches = read_queries(queries, form, invalid, own, ignored, **options)
         if not cli.is_terminal_of_messages(output):
             batches = cli.with_progress("matching", batches, rows_in(queries, form), steps=True)
         notes: set[str | None] = set() if score is None else {None}
@@ -839,6 +863,10 @@ app.command("import")(import_)
 app.command("dump", help="Another name of `export`.")(export)
 
 
+#: What Spark calls formats
+_OF_SPARK = {Kind.json_lines: "json", Kind.csv: "csv", Kind.parquet: "parquet"}
+
+
 def partition(
     sets: Annotated[
         str,
@@ -893,7 +921,8 @@ def partition(
     from tagmatch.spark.session import location_in, read_table, spark_session
 
     if format is None:
-        format = "json" if Path(sets).suffix.lower() in JSON_SUFFIXES else "parquet"  # noqa: A001
+        found = format_of_suffix(Path(sets))
+        format = "parquet" if found is None else _OF_SPARK[found.kind]  # noqa: A001
     spark = spark_session("tagmatch-partition", master)
     try:
         location = location_in(spark, index, "INDEX")

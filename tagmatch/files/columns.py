@@ -31,6 +31,7 @@ from tagmatch.model.errors import (
     NullError,
     TagMatchError,
 )
+from tagmatch.model.input.declared_columns import as_declared
 from tagmatch.model.input.messages import TAGS, messages_in
 from tagmatch.model.input.places import (
     COORDINATES,
@@ -66,8 +67,9 @@ from tagmatch.model.input.values import packed
 from tagmatch.model.names import near_name
 from tagmatch.model.options import KeyType
 from tagmatch.model.where.areas import text_of
+from tagmatch.model.where.declared import NOTHING, Declared
 from tagmatch.model.where.language import stored_rows
-from tagmatch.model.where.values import check_name, finite_number, key_of
+from tagmatch.model.where.values import Written, check_name, finite_number, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +213,18 @@ def _made(kind: pa.DataType, make: Callable[[Any], object], rows: Iterable[Any])
     return pa.array([None if row is None else make(row) for row in rows], kind)
 
 
-_packed_rows = partial(_made, PACKED, lambda row: [packed(row)])
+def _packed_rows(rows: Iterable[Any], declared: Declared = NOTHING) -> pa.Array:
+    def make(row: Any) -> list[bytes]:
+        found = [packed(row)]
+        if declared.strict:  # otherwise, it refuses nothing
+            declared.message(row)
+        return found
+
+    return _made(PACKED, make, rows)
 
 
-def _values_of(name: str, values: list[Any]) -> pa.Array:
-    return _packed_rows([{name: value} for value in values])
+def _values_of(name: str, values: list[Any], declared: Declared) -> pa.Array:
+    return _packed_rows([{name: value} for value in values], declared)
 
 
 def attribute_columns(given: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
@@ -244,7 +253,7 @@ def _names(kind: pa.StructType) -> list[str]:
     return [kind.field(i).name for i in range(kind.num_fields)]
 
 
-def _check_attributes(attributes: pa.Array, name: str, first_row: int = 0) -> None:
+def _check_attributes(attributes: pa.Array, name: str, first_row: int = 0, *, declared: Declared) -> None:
     if attributes.type == PACKED:
         return
     is_struct = pa.types.is_struct(attributes.type)
@@ -254,25 +263,31 @@ def _check_attributes(attributes: pa.Array, name: str, first_row: int = 0) -> No
     if is_struct and TAGS in _names(attributes.type):
         raise InvalidValueError(f"{name} must have no field {TAGS!r}")
     try:
-        messages_in([_table_of(attributes)], first_row=first_row)
+        _check_messages(_table_of(attributes), first_row, declared)
     except (InvalidTypeError, InvalidValueError) as error:
-        raise type(error)(f"{name}: {error}") from None
+        raise type(error)(f"{name}: {str(error).removeprefix(f'column {ATTRIBUTES.name!r}: ')}") from None
 
 
-def _check_attribute(attribute: str, values: pa.Array, name: str, first_row: int = 0) -> None:
+def _check_messages(attributes: pa.RecordBatch, first_row: int, declared: Declared) -> None:
+    chunks = messages_in([attributes], first_row=first_row)
+    if declared.strict:
+        as_declared(chunks, declared, first_row)
+
+
+def _check_attribute(attribute: str, values: pa.Array, name: str, first_row: int = 0, *, declared: Declared) -> None:
     if values.type == PACKED:
         return
     try:
-        messages_in([pa.record_batch({attribute: values})], first_row=first_row)
+        _check_messages(pa.record_batch({attribute: values}), first_row, declared)
     except (InvalidTypeError, InvalidValueError) as error:
         problem = str(error).removeprefix(f"column {attribute!r}")
         raise type(error)(f"{name}{problem}; --ignore-columns {attribute!r} leaves it aside") from None
 
 
-def _check_condition(where: Any, name: str, *, plane: bool) -> None:
+def _check_condition(where: Any, name: str, *, plane: bool, declared: Declared) -> None:
     try:
         if where is not None:
-            stored_rows(where, plane=plane)
+            stored_rows(where, plane=plane, declared=declared)
     except (InvalidTypeError, FilterError) as error:
         raise type(error)(f"{name}: {str(error).removeprefix('where: ')}") from None
 
@@ -297,7 +312,7 @@ def _text(name: str, given: object) -> str:
 def _value(name: str, given: Any) -> dict[str, Any]:
     if name in PARSED and isinstance(given, str):
         given = {name: given}
-    if isinstance(given, dict) and [_TYPES.get(type(each)) for each in given.values()] == [*given]:
+    if isinstance(given, dict) and len(given) == 1 and [_TYPES.get(type(each)) for each in given.values()] == [*given]:
         (given,) = given.values()  # in the field of its type, as columns of Arrow have it
     key_of(given)
     return dict(given) if isinstance(given, dict) else {_TYPES[type(given)]: given}
@@ -394,21 +409,26 @@ def _check_places(
 _LISTS = pa.list_(pa.string())
 #: Of queries
 ID = FileColumn("id", (pa.int64(), pa.uint64(), pa.string()), _check_ids, _check_id, is_optional=True)
-ATTRIBUTES = FileColumn("attributes", (PACKED,), _check_attributes, make=_packed_rows, is_optional=True)
+ATTRIBUTES = FileColumn(
+    "attributes", (PACKED,), partial(_check_attributes, declared=NOTHING), make=_packed_rows, is_optional=True
+)
 
 
-def columns_of_sets(key_type: KeyType, *, expires: bool, plane: bool, match_all: bool) -> tuple[FileColumn, ...]:
+def columns_of_sets(
+    key_type: KeyType, *, expires: bool, plane: bool, match_all: bool, declared: Declared
+) -> tuple[FileColumn, ...]:
     """What a stored set has: its tags and key, what a query must be as well, and perhaps when its key expires."""
 
     def check(where: pa.Array, name: str, first_row: int = 0) -> None:
-        conditions_of(where, len(where), name, first_row=first_row, plane=plane)
+        conditions_of(where, len(where), name, first_row=first_row, plane=plane, declared=declared)
 
     check_tags, keys = partial(tag_lists, stored=True), KEY_CHECKS[key_type]
+    check_one, constraints = partial(_check_condition, plane=plane), partial(constraint_rows, declared=declared)
     columns = (
         FileColumn(TAGS, (_LISTS,), check_tags, stored_tag_list, is_optional=match_all, instead=CONDITIONS),
         FileColumn("key", (pa.uint64() if key_type == "integer" else pa.string(),), keys.many, keys.one),
-        FileColumn(WHERE, (pa.string(),), check, partial(_check_condition, plane=plane), is_optional=True),
-        FileColumn("constraints", (CONSTRAINT_LISTS,), constraint_rows, make=constraint_lists, is_optional=True),
+        FileColumn(WHERE, (pa.string(),), check, partial(check_one, declared=declared), is_optional=True),
+        FileColumn("constraints", (CONSTRAINT_LISTS,), constraints, make=constraint_lists, is_optional=True),
         FileColumn(
             AREA, (AREA_COLUMN,), partial(area_rows, plane=plane), make=_area_column, is_optional=True, takes_text=True
         ),
@@ -429,11 +449,12 @@ def columns_of_data(schema: Schema) -> tuple[FileColumn, ...]:
     return tuple(found)
 
 
-def _check_data(name: str, schema: Schema, values: pa.Array, label: str, first_row: int = 0) -> None:  # noqa: ARG001
+def _check_data(name: str, schema: Schema, values: pa.Array, label: str, first_row: int = 0) -> None:
     try:
-        data_column(name, values, schema)
-    except InvalidTypeError as error:
-        raise InvalidTypeError(f"{label}: {error}") from None
+        data_column(name, values, schema, first_row)
+    except (InvalidTypeError, InvalidValueError) as error:
+        row = f"row {first_row}: " if len(values) == 1 and isinstance(error, InvalidTypeError) else ""
+        raise type(error)(f"{label}: {row}{error}") from None
 
 
 def _check_text(name: str, kind: pa.DataType, value: Any, label: str) -> None:
@@ -445,15 +466,20 @@ def _check_text(name: str, kind: pa.DataType, value: Any, label: str) -> None:
 
 def _may_lack_digits(value: object) -> bool:
     """Whether a number of JSON, which is a double, may have been another decimal."""
-    return isinstance(value, float) and len(repr(value).partition("e")[0].replace(".", "").strip("-0")) > 15
+    digits = _as_written(value).lower().partition("e")[0].replace(".", "").strip("-0")
+    return isinstance(value, float) and len(digits) > 15
+
+
+def _as_written(value: object) -> str:
+    return value.text if isinstance(value, Written) else repr(value)
 
 
 def _data_of_texts(name: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
     """Values of JSON, with texts read as the type says; InvalidTypeError if a number has lost digits, as a double."""
     if pa.types.is_decimal(kind) and (lost := next(filter(_may_lack_digits, values), None)) is not None:
         raise InvalidTypeError(
-            f"data: column {name!r} takes values of {text_of_type(kind)}, and {lost!r} has more digits than JSON's "
-            "numbers keep, which is 15: write it as a string"
+            f"data: column {name!r} takes values of {text_of_type(kind)}, and {_as_written(lost)} has more digits than "
+            "JSON's numbers keep, which is 15: write it as a string"
         )
     texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
     try:
@@ -462,7 +488,7 @@ def _data_of_texts(name: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
         raise InvalidTypeError(f"data: column {name!r} takes values of {text_of_type(kind)}: {error}") from None
 
 
-def columns_of_queries(attributes: tuple[str, ...], *, plane: bool) -> tuple[FileColumn, ...]:
+def columns_of_queries(attributes: tuple[str, ...], *, plane: bool, declared: Declared) -> tuple[FileColumn, ...]:
     """What a query has: its tags, its id and attributes, and places, unless columns of their names are attributes."""
     kind = pa.struct(dict.fromkeys(names_of_places(plane=plane), pa.float64()))
     located = partial(_locations, names_of_places(plane=plane))
@@ -473,7 +499,9 @@ def columns_of_queries(attributes: tuple[str, ...], *, plane: bool) -> tuple[Fil
         FileColumn(WITHIN, (AREA_COLUMN,), within, make=_area_column, is_optional=True, takes_text=True),
     )
     tags = FileColumn(TAGS, (_LISTS,), tag_lists, tag_list, instead=(ATTRIBUTES.name,))
-    return (tags, ID, *(column for column in places if column.name not in attributes), ATTRIBUTES)
+    check, make = partial(_check_attributes, declared=declared), partial(_packed_rows, declared=declared)
+    own = replace(ATTRIBUTES, check=check, make=make)
+    return (tags, ID, *(column for column in places if column.name not in attributes), own)
 
 
 def require_columns(found: list[str], path: str, columns: tuple[FileColumn, ...]) -> None:
@@ -507,8 +535,15 @@ class OtherColumns:
     A column is taken for a misspelt one if its name is nearly that of a known one, which is not there itself.
     """
 
-    def __init__(self, known: Iterable[str], ignored: tuple[str, ...] = (), attributes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        known: Iterable[str],
+        ignored: tuple[str, ...] = (),
+        attributes: tuple[str, ...] = (),
+        declared: Declared = NOTHING,
+    ) -> None:
         self._known, self._ignored, self._attributes = frozenset(known), ignored, attributes
+        self._declared = declared
         self.are_all_ignored = ignored == EVERY_OTHER and not attributes
         self.seen: dict[str, None] = {}  # Those of sets that were left aside
 
@@ -529,8 +564,14 @@ class OtherColumns:
         given = tuple(
             replace(each, is_optional=each.is_optional or bool(own)) if each.name == TAGS else each for each in columns
         )
+        declared = self._declared
         return given + tuple(
-            FileColumn(name, (PACKED,), partial(_check_attribute, name), make=partial(_values_of, name))
+            FileColumn(
+                name,
+                (PACKED,),
+                partial(_check_attribute, name, declared=declared),
+                make=partial(_values_of, name, declared=declared),
+            )
             for name in dict.fromkeys(own)
         )
 

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import io
+import itertools
 import os
 import re
 import select
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 STANDARD_STREAM = "-"
 
 _STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+_parts = itertools.count()
 _OPEN_ALREADY = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
 
 
@@ -274,11 +276,19 @@ def seekable(descriptor: int) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def write_whole(target: Path) -> Iterator[Path]:
-    """A hidden path to write to, which gets the name `target` at the end, or is removed after an error."""
-    part = target.with_name(f".{target.name}.part")
+def write_whole(target: Path, own: str = "") -> Iterator[Path]:
+    """A hidden path to write to, which gets the name `target` at the end, on disk, or is removed after an error.
+
+    Those who write to one target at once have an `own` part of its name each.
+    """
+    from tagmatch.model.storage.files import sync  # not before: help comes at once
+
+    if target.is_dir():
+        raise TagMatchError(f"{target} is a folder; give the name of a file")
+    part = target.with_name(f".{target.name}{own}.part")
     try:
         yield part
+        sync(part)
         part.replace(target)
     except OSError as error:
         raise TagMatchError(f"{target}: cannot be written: {error.strerror or error}") from None
@@ -299,7 +309,8 @@ def open_output(path: str, compression: str | None = None) -> Iterator[Stream]:
             descriptor = stack.enter_context(_opened(path, 1, os.O_WRONLY))
             stream = Output(descriptor, STANDARD_OUTPUT if descriptor == 1 else path)
         else:
-            stream = stack.enter_context(stack.enter_context(write_whole(Path(path))).open("wb"))
+            part = stack.enter_context(write_whole(Path(path), f".{os.getpid()}-{next(_parts)}"))
+            stream = stack.enter_context(part.open("wb"))
         if compression is None:
             yield stream
         else:

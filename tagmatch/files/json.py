@@ -24,9 +24,11 @@ import pyarrow.json as pa_json
 from tagmatch.files.columns import ATTRIBUTES, FileColumn, OtherColumns, refuse_twice
 from tagmatch.files.formats import BLOCK_BYTES, Block, Read, block_of
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
+from tagmatch.model.arrow import is_text
 from tagmatch.model.clock import TIME
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.parallel import threads_of_arrow
+from tagmatch.model.where.values import Written
 
 #: How deep arrays and objects may be nested
 MOST_NESTED = 64
@@ -133,6 +135,8 @@ def _constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+# Its numbers know how they were written
+_EXACT = json.JSONDecoder(parse_float=Written)
 
 
 def _is_deep(value: Any) -> bool:
@@ -173,6 +177,7 @@ class JsonLines:
     def __init__(self, columns: tuple[FileColumn, ...], others: OtherColumns) -> None:
         self._made = {column.name: column for column in columns if column.make is not None}
         self._names = frozenset(column.name for column in columns)
+        self._decimals = frozenset(column.name for column in columns if pa.types.is_decimal(column.kinds[0]))
         self._others = others
 
     def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
@@ -226,6 +231,9 @@ class JsonLines:
             if isinstance(record, Repeated) and name in record.names:
                 raise ValueError(f"it has {name!r} more than once")
             refuse_repeated(record[name])
+        if any(isinstance(record[name], float) for name in self._decimals & record.keys()):
+            exact = _EXACT.decode(utf8_text(row).removeprefix(MARK).strip(_SPACE))
+            record |= {name: exact[name] for name in self._decimals & record.keys()}
         self._others.check(record, place)
         attributes = {name: record[name] for name in own if name in record}
         given = record.get(ATTRIBUTES.name)
@@ -382,7 +390,7 @@ def json_values(values: pa.Array) -> pa.Array:
     texts = values.cast(_TEXT)
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):  # readers would take digits from a number
         return concatenated('"', texts, '"')
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    if not is_text(kind):
         return texts
     escaped = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
     odd = pc.match_substring_regex(texts, _CONTROL).fill_null(False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -47,7 +48,7 @@ from tagmatch.files.json import (
     text_of,
 )
 from tagmatch.model.arrays import BoolArray
-from tagmatch.model.arrow import without_extensions
+from tagmatch.model.arrow import is_text, plain_strings, without_extensions
 from tagmatch.model.columns import shown
 from tagmatch.model.data_types import Schema
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
@@ -55,6 +56,7 @@ from tagmatch.model.input.messages import TAGS
 from tagmatch.model.options import KeyType
 from tagmatch.model.parallel import threads_of_arrow
 from tagmatch.model.storage.format import MANIFEST
+from tagmatch.model.where.declared import NOTHING, Declared
 
 _BATCH_ROWS = 65_536
 # What messages call what a function reads
@@ -63,6 +65,7 @@ _BODY = "the body"
 _SMALL_BYTES = 1 << 16
 # This few rows between rows that are read one by one are read so, too, as a separate part is some work
 _FEW_ROWS = 16
+_LEFT = "and all files with such suffixes are left out: their format is not known"
 # The name of the column, also with escapes
 _ID = re.compile(rb'"id"|\\u')
 
@@ -268,7 +271,9 @@ class _Reading(NamedTuple):
                 formats.input_descriptor(path) as descriptor,
                 formats.seekable(descriptor) as place,
                 threads_of_arrow(),
-                pq.ParquetFile(place, memory_map=True, page_checksum_verification=True) as file,
+                pq.ParquetFile(
+                    place, memory_map=True, page_checksum_verification=True, coerce_int96_timestamp_unit="us"
+                ) as file,
             ):
                 schema = without_extensions(file.schema_arrow.empty_table()).schema
                 names = frozenset(schema.names)
@@ -292,7 +297,10 @@ class _Reading(NamedTuple):
         except MemoryError:
             raise
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            raise InputFileError(f"{name}: not a whole Parquet file: {formats.first_line(error)}") from None
+            said = f"not a whole Parquet file: {formats.first_line(error)}"
+            if isinstance(error, OSError) and error.errno is not None:
+                said = f"cannot be read: {error.strerror or formats.first_line(error)}"
+            raise InputFileError(f"{name}: {said}") from None
 
     def _usable(
         self, batch: pa.RecordBatch, first: int, name: str, columns: tuple[FileColumn, ...]
@@ -336,14 +344,17 @@ def read_sets(
     plane: bool = False,
     match_all: bool = False,
     data: Schema = MappingProxyType({}),
+    declared: Declared = NOTHING,
     row_of: Translate | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Batches with columns `tags` and `key`, and what there is of `where`, `constraints` and `area`, validated.
 
-    `data` has the columns of data, which sets that are put may have. `row_of` makes a row, its values by column, of
-    each object of JSON Lines that is no row itself. `path` may be a function that reads JSON Lines, instead.
+    `data` has the columns of data, which sets that are put may have. Conditions and attributes are as `declared`.
+    `row_of` makes a row, its values by column, of each object of JSON Lines that is no row itself. `path` may be a
+    function that reads JSON Lines, instead.
     """
-    columns = columns_of_sets(key_type, expires=expires, plane=plane, match_all=match_all) + columns_of_data(data)
+    columns = columns_of_sets(key_type, expires=expires, plane=plane, match_all=match_all, declared=declared)
+    columns += columns_of_data(data)
     reading = _Reading(columns, invalid or InvalidRows(), others or OtherColumns((), EVERY_OTHER), row_of)
     return (rows.batch for rows in reading.rows(path, form))
 
@@ -356,6 +367,8 @@ def read_queries(
     ignored: tuple[str, ...] = (),
     *,
     plane: bool = False,
+    declared: Declared = NOTHING,
+    has_score: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Batches with columns `row`, the number of the row from 0, `id`, null without one, and `tags`.
 
@@ -364,19 +377,20 @@ def read_queries(
 
     Batches of a stream hold the lines that have arrived. `attributes` names columns that are an attribute each, besides
     those of a column `attributes`; `EVERY_OTHER` is all that have no meaning. Those that are `ignored` are left aside,
-    without a word.
+    without a word. With a score, which may need attributes, all batches have these, perhaps as nulls.
     """
-    columns = columns_of_queries(attributes, plane=plane)
+    columns = columns_of_queries(attributes, plane=plane, declared=declared)
     names = [column.name for column in columns]
     own = [name for name in names if name != ATTRIBUTES.name]
-    others = OtherColumns(names, ignored, attributes)
+    others = OtherColumns(names, ignored, attributes, declared)
     for batch, numbers in _Reading(columns, invalid or InvalidRows(), others).rows(path, form):
         there = {
             name: column
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
-            if name == TAGS or column.null_count < len(batch)
+            if name == TAGS or (has_score and name not in own) or column.null_count < len(batch)
         }
-        found = {"row": pa.array(numbers), ID.name: there.get(ID.name, pa.nulls(len(batch), pa.int64()))}
+        ids = there.get(ID.name, pa.nulls(len(batch), pa.int64()))
+        found = {"row": pa.array(numbers), ID.name: plain_strings(ids, "") if is_text(ids.type) else ids}
         found |= {name: there[name] for name in own if name in there and name != ID.name}
         if given := {name: column for name, column in there.items() if name not in own}:
             found |= attribute_columns(given)
@@ -386,7 +400,7 @@ def read_queries(
 def rows_in(path: str, form: str | None = None) -> int | None:
     """Rows of a Parquet file or of all in a folder, None if they are not known before reading."""
     with contextlib.suppress(OSError, pa.ArrowException, InputFileError):
-        files = _files_in(Path(path), form) if Path(path).is_dir() else [(path, formats.format_of(path, form))]
+        files = _files_in(Path(path), form) if path and Path(path).is_dir() else [(path, formats.format_of(path, form))]
         if not any(formats.is_stream(file) or found.kind != formats.Kind.parquet for file, found in files):
             return sum(map(_rows_of_parquet, (file for file, _ in files)))
     return None
@@ -417,6 +431,8 @@ def _files_in(folder: Path, form: str | None) -> list[tuple[str, formats.Format]
         raise InputFileError(f"{folder}: the folder has files of {' and '.join(kinds)}; give the format of those meant")
     if not files:
         raise InputFileError(f"{folder}: the folder has no files of {form or 'a known format'}")
+    if others := [name for name, found in known if not found]:
+        warnings.warn(f"{folder}: {', '.join(others[:3])[:200]} {_LEFT}", stacklevel=1)
     return files
 
 

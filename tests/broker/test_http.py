@@ -450,6 +450,18 @@ def test_answers_come_while_messages_are_still_sent(many):
         assert not rest.endswith(b"0\r\n\r\n")
 
 
+def test_what_a_declaration_refuses_has_its_line():
+    wrong = [
+        ("/match_many", {"attributes": {"town": 1}}, "attributes"),
+        ("/subscriptions", {"key": 2, "where": "exists(town)"}, "where"),
+    ]
+    with served(index={"attributes": {"price": "int64"}, "strict": True}) as (_, client):
+        for path, row, column in wrong:
+            status, _, told = client.ask("POST", path, lines([row]), Content_Type=NDJSON)
+            assert status == 400
+            assert told["detail"].startswith(f"the body: line 1: column '{column}': row 0: ")
+
+
 def test_bodies_that_cannot_be_used(many):
     _, client = many
     for path, body, kind, detail in [

@@ -10,7 +10,19 @@ import pyarrow.parquet as pq
 import pytest
 from support import strategies
 from support.agreement import index_of
-from support.command import COMMAND, FORMATS, Record, as_parquet, done, from_json_lines, refused, tagmatch, write
+from support.command import (
+    COMMAND,
+    FORMATS,
+    Record,
+    as_json_lines,
+    as_parquet,
+    done,
+    ended,
+    from_json_lines,
+    refused,
+    tagmatch,
+    write,
+)
 from support.index_files import contents_of
 
 from tagmatch import TagMatch
@@ -96,6 +108,16 @@ def test_answers_do_not_take_the_place_of_queries(index, tmp_path):
     assert path.read_bytes() == before
 
 
+def test_files_of_a_folder_that_are_left_out_are_named(index, tmp_path):
+    for name in ("a.jsonl", "b.jsonl.bz2", "_SUCCESS"):
+        (tmp_path / name).write_bytes(as_json_lines(QUERIES))
+    found = ended("match", index, tmp_path)
+    assert in_order(found.stdout) == ANSWERS
+    told = f"tagmatch: warning: {tmp_path}: b.jsonl.bz2 and all files with such suffixes are left out"
+    assert found.stderr.startswith(told)
+    assert found.stderr.count("\n") == 1
+
+
 def test_files_of_other_things(index, tmp_path):
     assert f"{index} is an index, not a file of rows" in refused("match", index, index)
     queries = write(tmp_path / "queries.jsonl", [{"location": [9, 45], "id": 7}])
@@ -179,5 +201,8 @@ def test_what_cannot_be_written(odd, tmp_path):
     assert "sets.txt: cannot tell the format" in refused("export", odd, tmp_path / "sets.txt")
     assert re.search(r"no/sets\.csv.*No such file", refused("export", odd, tmp_path / "no" / "sets.csv"))
     assert "empty" in refused("export", odd, "")
+    (tmp_path / "a.csv").mkdir()
+    assert f"{tmp_path / 'a.csv'} is a folder; give the name of a file" in refused("export", odd, tmp_path / "a.csv")
+    (tmp_path / "a.csv").rmdir()
     assert "OUTPUT" in tagmatch("export", odd, "a.csv", "-o", "b.csv", code=2)
     assert not os.listdir(tmp_path)

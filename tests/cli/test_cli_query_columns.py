@@ -176,6 +176,27 @@ def test_cells_that_will_not_do(index, tmp_path):
         assert answers(skipped.stdout) == expected([*ROWS[:2], *ROWS[3:]], ["price"])
 
 
+@KINDS
+def test_attributes_that_a_declaration_refuses(tmp_path, kind):
+    """They are mistakes of their rows, with their places."""
+    path, asked = tmp_path / "index", tmp_path / f"q.{kind}"
+    index_of([["a"]], [1], path, attributes={"price": "int64"}, strict=True).close()
+    rows: list[Record] = [{"price": 1}, {"price": None, "colour": 1}, {"price": 2}]
+    write(asked, [{"tags": ["a"], **row} for row in rows])
+    told = refused("match", path, asked)
+    assert str(asked) in told
+    assert 'row 1: attribute "colour" is not declared; there is price' in told
+    skipped = ended("match", path, asked, "--skip-invalid")
+    assert answers(skipped.stdout) == [[1], [1]]
+    assert "skipped 1 invalid row" in skipped.stderr
+    write(asked, [{"tags": ["a"], "price": price} for price in ("x", "7")])
+    assert "row 0: attribute \"price\": it takes an integer, such as 17, not 'x'" in refused("match", path, asked)
+    assert answers(ended("match", path, asked, "--skip-invalid").stdout) == [[1]]
+    attributes = pa.array([[("price", 1)], [("prise", 7)]], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pa.table({"attributes": attributes}), tmp_path / "maps.parquet")
+    assert "column 'attributes': row 1: attribute \"prise\" is not" in refused("match", path, tmp_path / "maps.parquet")
+
+
 def test_options_that_will_not_do(index, tmp_path):
     path = write(tmp_path / "q.parquet", queries(ROWS))
     for option, message in (
@@ -356,6 +377,34 @@ def test_numbers_in_place_of_keys(tmp_path):
         assert tagmatch("match", index, path, *asked, "--output-format", "csv").splitlines() == lines
     assert "CSV cannot hold" in tagmatch("match", index, path, "--output-format", "csv", code=1)
     assert "give one of the two" in tagmatch("match", index, path, "--count", "--exists", code=2)
+
+
+def test_ids_in_views_are_strings(tmp_path):
+    """As polars writes them."""
+    index, path = tmp_path / "index", tmp_path / "q.parquet"
+    index_of([["a"]], [1], index).close()
+    pq.write_table(pa.table({"id": pa.array(["x", "7"], pa.string_view()), "tags": [["a"], []]}), path)
+    rows = [{"id": "x", "keys": [1]}, {"id": "7", "keys": []}]
+    assert from_json_lines(done("match", index, path)) == rows
+    done("match", index, path, "-o", tmp_path / "a.parquet")
+    assert pq.read_table(tmp_path / "a.parquet").to_pylist() == rows
+
+
+@KINDS
+def test_a_score_of_rows_that_have_no_attributes(tmp_path, kind):
+    """Their keys come in order, also without any other rows."""
+    index, path = tmp_path / "index", tmp_path / f"q.{kind}"
+    with TagMatch(index, device="cpu", data={"priority": "int64"}) as tm:
+        for key in (1, 2):
+            tm.put(key, ["a"], data={"priority": key})
+        tm.consolidate()
+    for bids, expected in ([2, None], [[2, 1], [1, 2]]), ([None], [[1, 2]]):
+        rows = [{"tags": ["a"], "bid": bid} for bid in bids]
+        path.write_bytes(as_json_lines(rows) if kind == "jsonl" else as_csv(rows))
+        if kind == "parquet":
+            pq.write_table(pa.table({"tags": [["a"]] * len(bids), "bid": pa.array(bids, pa.float64())}), path)
+        found = from_json_lines(done("match", index, path, "--limit", "2", "--score", "priority * bid"))
+        assert [row["keys"] for row in found] == expected
 
 
 def test_only_keys_with_some_data(tmp_path):

@@ -21,6 +21,7 @@ from support.command import (
     from_json_lines,
     refused,
     tagmatch,
+    tagmatch_alone,
     write,
 )
 from support.index_files import contents_of
@@ -94,10 +95,97 @@ def test_mistakes_name_line_and_row(index, tmp_path):
         ('"tags": [], "where": "price <"', "column 'where': row 1: column 8: expected a value"),
         ('"tags": [], "constraints": 7', "column 'constraints': row 1: constraints must be a list"),
         (f'"constraints": {equals}', "column 'constraints': row 1, constraint 1: there is no operator '=='"),
+        (
+            '"constraints": [{"attr": "p", "op": "=", "value": {}}]',
+            "column 'constraints': row 1: a value must be a bool",
+        ),
+        (
+            '"constraints": [{"attr": "p", "op": "=", "value": {"int": 1, "text": "x"}}]',
+            "column 'constraints': row 1: a value must be a bool",
+        ),
         ('"tags": ["\\u0000=x"]', "column 'tags': row 1 holds a tag that begins as constraints"),
     ):
         (tmp_path / "sets.jsonl").write_text(f'{{"tags": ["a"], "key": 1}}\n{{"key": 1, {more}}}\n')
         assert f"line 2: {message}" in refused("build", tmp_path / "sets.jsonl", index)
+
+
+@KINDS
+def test_conditions_on_declared_attributes(tmp_path, index, kind):
+    """What a declaration refuses is one row, with its place, as any other mistake."""
+    rows: list[Record] = [
+        {"key": 1, "where": "price < 1", "constraints": None}, {"key": 2, "where": 'town = "x"', "constraints": None},
+        {"key": 3, "where": None, "constraints": [{"attr": "day", "op": "<", "value": "soon"}]},
+        {"key": 4, "where": "day < 3", "constraints": CHEAP[:1]}, {"key": 5, "where": None, "constraints": CHEAP[:1]},
+    ]  # fmt: skip
+    with TagMatch(index, attributes={"price": "int64", "day": "date"}, strict=True) as tm:
+        tm.consolidate()
+    sets = write(tmp_path / f"sets.{kind}", rows)
+    told = refused("add", index, sets)
+    assert str(sets) in told
+    assert "column 'where': row 1: column 1: attribute \"town\" is not declared; there is day, price" in told
+    assert "skipped 3 invalid rows" in ended("add", index, sets, "--skip-invalid").stderr
+    assert [row["key"] for row in exported(index)] == [1, 5]
+
+
+def test_data_of_parquet_that_cannot_be_stored(tmp_path, index):
+    """It is one row, with its place."""
+    columns = {
+        "email=string": pa.array([b"x", b"x\xe9"]).view(pa.string()),
+        "since=date": pa.array([0, -719_528], pa.date32()),
+        "price=decimal(10, 2)": pa.array([1.25, 1.239]),
+    }
+    for column, values in columns.items():
+        name, sets = column.partition("=")[0], tmp_path / "sets.parquet"
+        pq.write_table(pa.table({"key": [1, 2], "tags": [["a"], ["b"]], name: values}), sets)
+        told = refused("build", sets, index, "--data", column, "--overwrite")
+        assert re.search(f"sets.parquet: column '{name}': .*rows? 1", told)
+        skipped = ended("build", sets, index, "--data", column, "--skip-invalid", "--overwrite")
+        assert "skipped 1 invalid row" in skipped.stderr
+        assert [row["key"] for row in exported(index)] == [1]
+
+
+@KINDS
+def test_data_that_is_left_aside(tmp_path, index, kind):
+    sets = write(tmp_path / f"sets.{kind}", [{"key": 1, "tags": ["a"], "email": "ana@example.org", "size": 3}])
+    options = "--data", "email=string", "--data", "size=int64"
+    done("build", sets, index, *options, "--ignore-columns", "*")
+    assert json.loads(done("get", index, 1))["data"] == {"email": "ana@example.org", "size": 3}
+    done("put", index, sets, "--ignore-columns", "email")
+    assert json.loads(done("get", index, 1))["data"] == {"size": 3}
+
+
+def test_keys_are_put_from_files_whose_columns_have_other_types(tmp_path, index):
+    folder = tmp_path / "sets"
+    folder.mkdir()
+    wide, decimal = pa.large_list(pa.large_string()), pa.decimal128(5, 1)
+    for number, (key, tags, size, price) in enumerate([
+        (pa.int32(), pa.list_(pa.string()), pa.int8(), pa.float64()), (pa.uint64(), wide, pa.int64(), decimal)
+    ]):  # fmt: skip
+        columns = {"key": pa.array([number], key), "tags": pa.array([["a"]], tags), "size": pa.array([number], size)}
+        pq.write_table(pa.table({**columns, "price": pa.array([1.5]).cast(price)}), folder / f"{number}.parquet")
+    done("build", folder, index, "--data", "size=int64", "--data", "price=decimal(9, 2)")
+    for key in (0, 1):
+        assert json.loads(done("get", index, key))["data"] == {"size": key, "price": "1.50"}
+    pq.write_table(pa.table({"key": [1], "tags": [["a"]], "area": ["circle(9, 45, 5)"]}), folder / "0.parquet")
+    pq.write_table(pa.table({"key": [1], "area": [{"metres": 5}]}), folder / "1.parquet")
+    assert "a column of one file has another type in another file" in refused("put", index, folder)
+
+
+def test_times_of_nanoseconds(tmp_path, index):
+    """The command, which does without pandas, writes them to files, but has no record of them."""
+    rows: list[Record] = [{"key": 1, "tags": ["a"], "at": "2026-11-28T10:00:00.123456789Z"}]
+    done("build", write(tmp_path / "sets.jsonl", rows), index, "--data", "at=timestamp[ns, UTC]")
+    assert "a time of data has nanoseconds" in tagmatch_alone("get", index, 1, code=1)
+    assert "10:00:00.123456789" in done("export", index)
+
+
+def test_times_of_spark_are_as_they_are(tmp_path, index):
+    """Its older type has 96 bits; as nanoseconds, 64 bits have too few years."""
+    times = [datetime(2300, 1, 1), datetime(1500, 1, 1)]
+    table = pa.table({"key": [0, 1], "tags": [[], []], "at": pa.array(times, pa.timestamp("us"))})
+    pq.write_table(table, tmp_path / "sets.parquet", use_deprecated_int96_timestamps=True)
+    done("build", tmp_path / "sets.parquet", index, "--data", "at=timestamp[us]")
+    assert [json.loads(done("get", index, key))["data"]["at"][:10] for key in (0, 1)] == ["2300-01-01", "1500-01-01"]
 
 
 def test_areas(tmp_path, index):
@@ -266,6 +354,12 @@ def test_string_keys_in_answers(named, tmp_path):
     assert answers(tagmatch("match", named, "-", stdin=b'{"tags": ["a", "z"]}')) == [["", "7", "new"]]
 
 
+def test_a_key_of_many_digits(tmp_path, index):
+    done("build", write(tmp_path / "sets.jsonl", [{"tags": ["a"], "key": 1}]), index)
+    assert "is not an integer from 0 to 2**64 - 1" in tagmatch("get", index, "9" * 5000, code=2)
+    assert "key must be from 0 to 2**64 - 1" in refused("get", index, "9" * 50)
+
+
 def test_wrong_keys(named):
     before = contents_of(named)
     for arguments, row, told in (
@@ -340,6 +434,16 @@ def test_a_time_for_rows_that_have_none(timed, tmp_path, expires):
     for key in (10, 12):
         assert timedelta(0) <= found.pop(key) - at < timedelta(hours=1)
     assert found == {**STORED, 11: LATER}
+
+
+@pytest.mark.parametrize("kind", [pa.null(), pa.timestamp("ns", "UTC"), pa.timestamp("s", "Europe/Rome")])
+def test_a_time_for_rows_of_parquet_that_have_none(tmp_path, index, kind):
+    given = [None, None if kind == pa.null() else 4_000_000_000 * (10**9 if kind.unit == "ns" else 1)]
+    table = pa.table({"tags": [["a"], ["b"]], "key": [1, 2], "expires": pa.array(given, kind)})
+    pq.write_table(table, tmp_path / "sets.parquet")
+    done("build", tmp_path / "sets.parquet", index, "--expires", "2300-01-01T00:00:00Z")
+    none = datetime(2300, 1, 1, tzinfo=UTC)
+    assert times(index) == {1: none, 2: none if given[1] is None else datetime.fromtimestamp(4_000_000_000, UTC)}
 
 
 def test_times_that_cannot_be_used(timed, tmp_path):

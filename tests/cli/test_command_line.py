@@ -397,7 +397,7 @@ def test_a_number_that_json_has_rounded_is_no_decimal(tmp_path):
         (tmp_path / "s.jsonl").write_text(f'{{"tags": ["a"], "key": 1, "amount": {text}}}\n')
         done("build", tmp_path / "s.jsonl", tmp_path / "i", "--data", "amount=decimal(20, 2)", "--overwrite")
         assert json.loads(done("get", tmp_path / "i", 1))["data"] == {"amount": kept}
-    for text in ("12345678901234567.89", "0.12345678901234567", "1.0000000000000003e16"):
+    for text in ("12345678901234567.89", "0.12345678901234567", "1.0000000000000003e16", "1.0000000000000001E16"):
         (tmp_path / "s.jsonl").write_text(f'{{"tags": ["a"], "key": 1, "amount": {text}}}\n')
         told = tagmatch("build", tmp_path / "s.jsonl", tmp_path / "j", "--data", "amount=decimal(38, 17)", code=1)
         assert "line 1" in told

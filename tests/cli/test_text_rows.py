@@ -1,5 +1,6 @@
 """Rows of text files: which bytes are a row, and which rows can be used; and what JSON is, wherever it comes from."""
 
+import errno
 import io
 import math
 import os
@@ -14,6 +15,7 @@ import pytest
 from tagmatch import InputFileError, InvalidValueError, TagMatchError
 from tagmatch.broker import wire
 from tagmatch.broker.wire import batch_of
+from tagmatch.files import formats
 from tagmatch.files.columns import EVERY_OTHER, InvalidRows
 from tagmatch.files.csv import value_in
 from tagmatch.files.formats import open_output
@@ -234,6 +236,18 @@ def test_what_is_open_already_is_written_to_where_it_is(tmp_path):
     assert (tmp_path / "answers").read_bytes() == b"before answers answers "
 
 
+def test_two_that_write_the_same_file(tmp_path):
+    """The file is one of the two, and whole."""
+    path = tmp_path / "a.jsonl"
+    with open_output(str(path)) as first:
+        first.write(b"first")
+        with open_output(str(path)) as second:
+            second.write(b"2")
+        assert path.read_bytes() == b"2"
+    assert path.read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["a.jsonl"]
+
+
 def test_a_name_that_is_no_utf8(tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path / "sets.parquet").replace(b"sets", b"\xff"))
     with open(path, "wb") as file:
@@ -251,6 +265,19 @@ def test_parquet_with_damage(tmp_path, whole, bad, why):
     pq.write_table(table, path, write_page_checksum=True, **options)
     path.write_bytes(path.read_bytes().replace(whole, bad))
     with pytest.raises(InputFileError, match=rf"q\.parquet: not a whole Parquet file: {why}"):
+        list(read_queries(str(path)))
+
+
+def test_parquet_that_the_system_does_not_read(tmp_path, monkeypatch):
+    """As of a stream that no temporary folder has room for; it says nothing of the file."""
+    path = tmp_path / "q.parquet"
+    pq.write_table(pa.table({"tags": [["a"]]}), path)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(formats, "seekable", full)
+    with pytest.raises(InputFileError, match=r"q\.parquet: cannot be read: No space left on device"):
         list(read_queries(str(path)))
 
 

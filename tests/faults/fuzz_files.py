@@ -34,13 +34,20 @@ QUERIES: list[dict[str, Any]] = [
     {"id": 3, "tags": ["\u00e9\U0001f600", "c\nd", 'say "so"', "[b"], "attributes": {}},
     {"id": 4, "tags": ["a"], "attributes": {"x": 2.5, "text": "\u20ac"}},
     {"id": None, "tags": ["a|b", "\0"]},
+    {"tags": ["a"], "location": {"lon": 9.5, "lat": 45.5}, "within": "circle(9, 45, 500)"},
+    {"tags": [], "location": [[9, 45], [10, 46]], "within": {"lon": 9, "lat": 45, "metres": 5}},
 ]
 SETS: list[dict[str, Any]] = [
     {"key": 1, "tags": ["a"]},
     {"key": 2**64 - 1, "tags": ["b", "\u00e9"], "where": 'x < 1 and city = "Rome"'},
     {"key": 3, "tags": ["c\nd", 'say "so"', "[b"]},
-    {"key": 4, "where": "new = true"},
+    {"key": 4, "where": "new = true", "size": 7, "name": "\u00e9"},
+    {"key": 5, "tags": [], "constraints": [{"attr": "x", "op": "in", "values": [1]}], "since": "2026-11-28"},
+    {"key": 6, "tags": [], "constraints": [{"attr": "x", "op": "=", "value": {"int": 1}}], "price": "1.50"},
+    {"key": 7, "tags": [], "area": {"type": "Polygon", "coordinates": [[[9, 45], [10, 45], [9, 46], [9, 45]]]}},
+    {"key": 8, "tags": [], "area": {"metres": 500}},
 ]
+_DATA = {"size": pa.int64(), "name": pa.string(), "price": pa.decimal128(10, 2), "since": pa.date32()}
 _TOKENS = [
     b'"', b'""', b"\n", b"\r", b"\r\n", b",", b"|", b"[", b"]", b"{", b"}", b":", b" ", b"\0", b"\xff", b"\xed\xa0\x80",
     b"null", b"1e400", b"-0", b"NaN", b"true", b"\\u0000", b"\\ud800", b"\xef\xbb\xbf", b"[" * 70, b"0x10",
@@ -74,7 +81,7 @@ def _parquet(rows: list[dict[str, Any]], what: str, **options: Any) -> bytes:
     if what == "queries":
         kinds |= {"id": pa.int64(), "attributes": pa.struct({"x": pa.float64(), "text": pa.string()})}
     else:
-        kinds |= {"key": pa.uint64(), "where": pa.string()}
+        kinds |= {"key": pa.uint64(), "where": pa.string(), "size": pa.int64(), "name": pa.string()}
     plain, out = [{name: row.get(name) for name in kinds} for row in rows], io.BytesIO()
     table = pa.Table.from_pylist(plain, pa.schema(list(kinds.items())))
     pq.write_table(table, out, write_page_checksum=True, row_group_size=100, **options)
@@ -191,7 +198,7 @@ class Reading:
                     rows += zip(*(batch[name].to_pylist() for name in ("row", "id", "tags")), strict=True)
                     assert len(self._index.match_many(batch["tags"])) == len(batch)
             else:
-                for batch in read_sets(path, invalid=invalid):
+                for batch in read_sets(path, invalid=invalid, data=_DATA):
                     wheres = batch["where"] if "where" in batch.schema.names else pa.nulls(len(batch))
                     columns = (each.to_pylist() for each in (batch["key"], batch["tags"], wheres))
                     rows += zip(*columns, strict=True)

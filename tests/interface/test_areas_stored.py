@@ -312,6 +312,10 @@ def test_files_have_areas(tmp_path: Path, name: str) -> None:
         ('{"radius": 1}', "areas have no field 'radius'"),
         ("{}", "all fields are null; a row without an area is null itself"),
         ("[1]", "an area must be an object, not [1] (list)"),
+        (
+            '{"type": "Polygon", "coordinates": [[[9, 45], [10, 45], [9, 46], [9, 45]], null]}',
+            "area: ring 2 must be a list of places, not None",
+        ),
     ],
 )  # fmt: skip
 def test_mistakes_in_files(tmp_path: Path, area: str, message: str) -> None:

@@ -521,6 +521,7 @@ def test_over_a_connection() -> None:
     [
         ({"attributes": {"x": "strin"}}, InvalidValueError, "there is no type"),
         ({"attributes": {"x": pa.timestamp("s")}}, InvalidValueError, "needs a time zone"),
+        ({"attributes": {"x": "timestamp[s, Mars/X]"}}, InvalidValueError, "no time zone 'Mars/X'"),
         ({"attributes": {"x": pa.list_(pa.string())}}, InvalidTypeError, "has no type of attributes"),
         ({"attributes": {"x": 3}}, InvalidTypeError, "has no type of attributes"),
         ({"attributes": ["x"]}, InvalidTypeError, "attributes must map names"),

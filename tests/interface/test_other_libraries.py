@@ -232,6 +232,9 @@ NUMBER = pa.array([1.0, 2.0])
 AREA = pa.StructArray.from_arrays(
     [pa.array([b"circle", b"\xff"]).view(pa.string()), NUMBER, NUMBER, NUMBER], ["kind", "lon", "lat", "metres"]
 )
+TEXTS = pa.array([b"circle(9, 45, 5)", b"\xff"]).view(pa.string())
+AREAS = [AREA, TEXTS, TEXTS.dictionary_encode(), pa.StructArray.from_arrays([TEXTS], ["text"])]
+VERSIONS = pa.StructArray.from_arrays([pa.array([b"1.0", b"\xff"]).view(pa.string())], ["version"])
 
 
 def constraints(field: str) -> pa.Array:
@@ -243,7 +246,7 @@ def constraints(field: str) -> pa.Array:
 BAD_COLUMNS = [("constraints", constraints(field)) for field in ("attr", "op", "value")]
 
 
-@pytest.mark.parametrize(("name", "column"), [("where", BAD), ("area", AREA), *BAD_COLUMNS])
+@pytest.mark.parametrize(("name", "column"), [("where", BAD), *(("area", each) for each in AREAS), *BAD_COLUMNS])
 def test_sets(tmp_path, name, column):
     table = pa.table({"tags": [["a"], ["b"]], "key": [1, 2], name: column})
     for some in (table, table.slice(1)):
@@ -255,15 +258,15 @@ def test_sets(tmp_path, name, column):
     assert ([each for batch in rows for each in batch["key"].to_pylist()], invalid.count) == ([1], 1)
 
 
-@pytest.mark.parametrize(("column", "values"), [("id", BAD), ("within", AREA)])
+@pytest.mark.parametrize(("column", "values"), [("id", BAD), *(("within", each) for each in AREAS), ("app", VERSIONS)])
 def test_queries(tmp_path, column: str, values: Any):
     table = pa.table({"tags": [["a"], ["b"]], column: values})
     pq.write_table(table, tmp_path / "q.parquet")
     invalid = InvalidRows(skip=True)
     rows = list(read_queries(str(tmp_path / "q.parquet"), invalid=invalid))
     assert ([each for batch in rows for each in batch["row"].to_pylist()], invalid.count) == ([0], 1)
-    if column == "within":
-        with TagMatch() as tm, pytest.raises(InvalidValueError, match=r"within.* UTF8"):
+    if column != "id":
+        with TagMatch() as tm, pytest.raises(InvalidValueError, match=rf"{column}.* UTF8"):
             tm.match_many(table)
 
 

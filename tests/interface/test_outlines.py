@@ -333,6 +333,7 @@ def test_forms():
     assert shapely.geometry.shape(Polygon(HOLED)).equals(shapely.from_wkt(HOLED))
 
 
+RING = [[[9, 45], [10, 45], [9, 46], [9, 45]]]
 MISTAKES = [
     (
         "POLYGON ((9 45, 10 45, 10 46))",
@@ -370,6 +371,11 @@ MISTAKES = [
         {"type": "Point", "coordinates": [9, 45]},
         "the type of the geometry must be POLYGON or MULTIPOLYGON, not 'Point'",
     ),
+    ({"type": "Polygon", "coordinates": 5}, "coordinates of a polygon are nested 3 or 4 deep, not 1"),
+    ({"type": "MultiPolygon", "coordinates": 5}, "a polygon must be WKT, WKB, GeoJSON or coordinates, not int"),
+    ({"type": "Polygon", "coordinates": [*RING, None]}, "ring 2 must be a list of places, not None"),
+    ({"type": "MultiPolygon", "coordinates": [RING, 5]}, "a part must be a list of rings, not 5"),
+    ({"type": "MultiPolygon", "coordinates": [RING, []]}, "a part must be a list of rings, not an empty one"),
     (b"\1\1\0\0\0", "this is no WKB of a POLYGON or MULTIPOLYGON with two numbers a place"),
 ]
 

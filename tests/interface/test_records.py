@@ -4,6 +4,7 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -143,6 +144,9 @@ def test_what_cannot_be_put_is_not(tm, put, error, message):
     [
         ({"key": "string"}, InvalidValueError, "cannot be called 'key'"),
         ({"x": "text"}, InvalidValueError, "no type 'text'"),
+        ({"x\udce9": "string"}, InvalidValueError, "the name of a column .* has no UTF-8 form"),
+        ({"x": "timestamp[us, Mars/X]"}, InvalidValueError, "no time zone 'Mars/X'"),
+        ({"x": pa.timestamp("ns", "nowhere")}, InvalidValueError, "no time zone 'nowhere'"),
         ({"x": pa.list_(pa.string())}, InvalidTypeError, "the type list"),
         (["x"], InvalidTypeError, "data must be a schema"),
     ],
@@ -242,14 +246,41 @@ def test_keys_that_are_not_indexed_are_not_asked_for(tmp_path, reached):
             pa.array([dt.datetime(2026, 1, 1, tzinfo=dt.UTC)]),
             "column 'local' takes times without a zone, not timestamp",
         ),
+        ("local", pa.array([2**40], pa.timestamp("s")), "'local': row 0: dates and times of data are of the years 1"),
+        ("day", pa.array([-719_163], pa.date32()), "column 'day': row 0: dates and times of data are of the years 1"),
+        ("email", pa.array([b"x\xe9"]).view(pa.string()), "column 'email': rows 0 to 0: Invalid UTF8"),
+        ("price", pa.array([1.239]), "'price' takes values of decimal.*, not double: .* data loss"),
     ],
 )
 def test_columns_of_data_that_cannot_be_used_say_why(column, values, said):
-    kinds = {"email": "string", "at": "timestamp", "local": pa.timestamp("us")}
+    kinds = {"email": "string", "at": "timestamp", "local": pa.timestamp("us"), "day": "date", "price": "decimal(9, 2)"}
     with TagMatch(threads=1, device="cpu", data=kinds) as tm:
         table = pa.table({"key": pa.array([1], pa.uint64()), "tags": [["a"]], column: values})
         with pytest.raises((InvalidValueError, InvalidTypeError), match=said):
             tm.put_many(table)
+
+
+@pytest.mark.parametrize("value", ["0000-01-01", "10000-01-01"])
+@pytest.mark.parametrize(("kind", "unit"), [("date", "D"), (pa.timestamp("s"), "s")])
+def test_dates_that_python_cannot_show_are_not_put(kind, unit, value):
+    with TagMatch(threads=1, device="cpu", data={"day": kind}) as tm:
+        with pytest.raises(InvalidValueError, match="'day': dates and times of data are of the years 1 to 9999"):
+            tm.put(1, ["a"], data={"day": np.datetime64(value, unit)})
+        assert tm.stats()["staged"] == 0
+        for number, day in enumerate(("0001-01-01", "9999-12-31")):
+            tm.put(number, ["a"], data={"day": dt.datetime.fromisoformat(day)})
+        tm.consolidate()
+        assert [f"{tm.get(number).data['day']:%m-%d}" for number in (0, 1)] == ["01-01", "12-31"]
+
+
+def test_doubles_are_decimals_as_they_are_written():
+    with TagMatch(threads=1, device="cpu", data={"price": "decimal(20, 2)"}) as tm:
+        prices = pa.array([1.1, 1e15, -0.25, None])
+        tm.put_many(pa.table({"key": range(4), "tags": [["a"]] * 4, "price": prices}))
+        tm.consolidate()
+        assert [tm.get(key).data for key in range(4)] == [
+            {"price": Decimal("1.10")}, {"price": Decimal(10**15)}, {"price": Decimal("-0.25")}, {}
+        ]  # fmt: skip
 
 
 def test_more_tags_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import boto3
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.command import FORMATS
 from support.documents import NEEDS_JAVA
 from support.index_files import MANIFEST, contents_as_first, contents_of, make_index, manifest_as_first
 from support.jvm import Jvm
@@ -199,7 +200,8 @@ def test_command(tmp_path: Path, free_jvm: Jvm, keys: tuple[Any, Any]) -> None:
     assert manifest_as_first(index) == manifest_as_first(make_index(tmp_path / "more", more, layout="balanced"))
     command.extend(["--max-partition-size", "5"])
     assert "so rows cannot be appended with max_partition_size=5" in run("--append", "--ignore-columns", "wher")[1]
-    sets.write_text(json.dumps({"tags": ["c"], "key": keys[1], "email": "bo@a.com"}) + "\n")
+    command[3] = f"{sets}.gz"
+    Path(command[3]).write_bytes(FORMATS["jsonl.gz"]([{"tags": ["c"], "key": keys[1], "email": "bo@a.com"}]))
     data = ["--data", "email=string"]
     assert run("--overwrite", *data)[0] == 0
     with TagMatch.open(index) as tm:
