@@ -57,12 +57,17 @@ def angle(a, b):
     return 2 * math.asin(min(1.0, math.dist(a, b) / 2))
 
 
+def minus(a, b):
+    return [x - y for x, y in zip(a, b, strict=True)]
+
+
 def from_edge(p, a, b):
     """The angle from a point to an edge."""
-    around = cross(a, b)
+    # By differences, as the product of a and b themselves is rounded by centimetres where they are close together
+    around = cross(a, minus(b, a))
     length = math.sqrt(dot(around, around))
-    if dot(cross(around, a), p) >= 0 and dot(cross(b, around), p) >= 0 and length > 0:
-        return math.asin(min(1.0, abs(dot(around, p)) / length))
+    if dot(cross(around, a), minus(p, a)) >= 0 and dot(cross(b, around), minus(p, b)) >= 0 and length > 0:
+        return math.asin(min(1.0, abs(dot(around, minus(p, a))) / length))
     return min(angle(p, a), angle(p, b))
 
 

@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from interface.test_outlines import any_outline, at, corridor_has, polygon_has
 from support.agreement import index_of
@@ -23,6 +23,7 @@ STREET = "1000 m of linestring(20 0, 30 0)"
 
 
 @given(st.integers(0, 2**32).map(random.Random), st.sampled_from(LAYOUTS))
+@example(random.Random(8845443), "rarest")  # a street of millimetres
 def test_clients_on_the_sphere(rng, layout):
     drawn = [any_outline(rng) for _ in range(3)]
     places = [
