@@ -360,6 +360,16 @@ def test_keys_that_are_strings():
         assert client.ask("GET", "/subscriptions/%FF")[0] == 400
 
 
+def test_a_key_that_looks_like_the_place_of_a_key_is_one_of_many():
+    with served(index={"key_type": "string"}) as (service, client):
+        service.index.put("", ["cat"])
+        assert client.ask("PUT", "/subscriptions/%7Bkey%7D", {"tags": ["dog"]})[0] == 200
+        assert client.ask("GET", "/subscriptions/%7Bkey%7D")[2]["key"] == "{key}"
+        assert client.ask("DELETE", "/subscriptions/{key}")[0] == 200
+        assert client.ask("GET", "/subscriptions/%7Bkey%7D")[0] == 404
+        assert client.ask("POST", "/match", {"tags": ["cat", "dog"]})[2] == {"keys": [""]}
+
+
 # -- many --------------------------------------------------------------------------------------------------------------
 
 NDJSON, ARROW = "application/x-ndjson", "application/vnd.apache.arrow.stream"
