@@ -79,7 +79,8 @@ class Sending:
         self._connected, self._ending = connected, threading.Event()
         self._lock = threading.Lock()
         self._awaiting: deque[tuple[int, Callable[[], None]]] = deque()
-        self._session: SessionConnection  # where notifications go out
+        if self._options.notifications:
+            self._session = self._connect()  # where notifications go out
         # Notifications that are taken together; fewer up to an offset, where a connection has ended
         self._most, self._fewer_until = self._options.batch_messages, 0
         # How many times the connection has ended after the notification of this offset and number
@@ -87,9 +88,8 @@ class Sending:
         self._thread = threading.Thread(target=self._run, name="tagmatch-gateway-out", daemon=True)
 
     def start(self) -> None:
-        """Begin the session, if notifications go out, and send; SessionError if the session cannot be had."""
+        """Begin to send, if notifications go out."""
         if self._options.notifications:
-            self._session = self._connect()
             self._thread.start()
 
     def end(self, timeout: float) -> bool:
@@ -444,7 +444,10 @@ def _reason(why: object) -> str:
 
 
 class Gateway(ABC):
-    """Between a hub and another broker; subclasses know how to talk with that one."""
+    """Between a hub and another broker; subclasses know how to talk with that one.
+
+    Its session begins with its construction, so that it has all that is published from then on.
+    """
 
     def __init__(self, index: Any, hub: Hub, sessions: Sessions, options: GatewayOptions) -> None:
         self._index, self._hub, self.sessions, self.options = index, hub, sessions, options
@@ -572,7 +575,8 @@ class Gateway(ABC):
         is_whole &= self._sending.end(max(until - time.monotonic(), 0.0))
         self._ended.set()
         self._end()
-        self._connecting.join(max(until - time.monotonic(), 1.0))
+        if self._connecting.is_alive():
+            self._connecting.join(max(until - time.monotonic(), 1.0))
         self.requests.stop()
         return is_whole
 

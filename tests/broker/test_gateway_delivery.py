@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import socket
 import threading
 import time
 from collections import Counter
@@ -12,14 +13,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.agreement import index_of, loaded
+from support.brokers import free_port
 from support.gateway_sides import SIDES, Between, Secured, between, running_on
 from support.notified import is_accounted_for, is_balanced
 from support.service import value, written
 from support.waiting import wait_until
 
-from tagmatch import Channel, TagMatch, connect
+from tagmatch import Channel, InvalidValueError, TagMatch, connect
+from tagmatch.broker.config import Config, HttpOptions, KafkaOptions, MetricsOptions, MqttOptions, ServerOptions
 from tagmatch.broker.config_file import read_config
 from tagmatch.broker.gateway import Unsent
+from tagmatch.broker.hub import Subscribers
+from tagmatch.broker.mqtt import MqttGateway
 from tagmatch.broker.service import serving
 
 pytestmark = pytest.mark.slow
@@ -408,3 +413,36 @@ def test_a_service_has_gateways(tmp_path):
             found |= {("gateway_sent_total", "nats"): 2, ("gateway_received_total", "mqtt"): 1}
             for (name, session), expected in found.items():
                 assert value(service, f"tagmatch_{name}", **({"session": session} if session else {})) == expected
+
+
+@MQTT
+def test_what_is_published_before_gateways_connect_is_notified(side, broker):
+    options = MqttOptions(port=broker.port, notifications="out")
+    with loaded([(["a"], 1)])[0] as tm, side.client(broker.port) as client:
+        subscribers = Subscribers(tm, Config(mqtt=(options,)), "integer")
+        subscribers.hub.publish([["a"]], [b"first"]).result()
+        subscribers.start()
+        assert client.wait(1)[0].payload == b"first"
+        subscribers.begin_to_end()
+        subscribers.end(60)
+
+
+@MQTT
+def test_a_service_whose_gateway_cannot_begin_listens_nowhere_and_connects_nothing(broker, monkeypatch):
+    ports = [free_port(), free_port()]
+    began = list[MqttOptions]()
+    start = MqttGateway.start
+    monkeypatch.setattr(MqttGateway, "start", lambda gateway: began.append(gateway.options) or start(gateway))
+    config = Config(
+        ServerOptions(port=ports[0]),
+        http=HttpOptions(port=ports[1]),
+        metrics=MetricsOptions(enabled=False),
+        mqtt=(MqttOptions(port=broker.port, notifications="out"),),
+        kafka=(KafkaOptions(notifications="out", options={"no.such": "x"}),),
+    )
+    with TagMatch() as tm, pytest.raises(InvalidValueError, match=r"no\.such"), serving(tm, config):
+        pass
+    assert began == []
+    for port in ports:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 10)
