@@ -427,7 +427,7 @@ class Exchange(ABC):
             while (some := self._taken()) is not None:
                 if len(some):
                     yield from self._answer(some)
-                elif self._service.is_draining and self._is_quiet() and not was_asked:
+                if self._service.is_draining and not was_asked and self._may_end(some):
                     was_asked = True
                     yield self._outgoing.told(DRAINING)
                 self._call.require()
@@ -463,8 +463,8 @@ class Exchange(ABC):
     def _wake(self) -> None:
         """Let `_taken` return: the client has ended the stream."""
 
-    def _is_quiet(self) -> bool:
-        """Whether nothing more comes by itself."""
+    def _may_end(self, _: Any) -> bool:
+        """Whether nothing more comes by itself after what was taken: the client may end the stream."""
         return True
 
 
@@ -726,8 +726,8 @@ class Notifying(Exchange):
     def _answer(self, some: pa.RecordBatch) -> Iterator[bytes]:
         return self._outgoing.batch(some)
 
-    def _is_quiet(self) -> bool:
-        return self._service.subscribers.is_quiet
+    def _may_end(self, some: Any) -> bool:
+        return self._service.subscribers.is_quiet and not len(some)
 
     def _wake(self) -> None:
         self._connection.close()
