@@ -31,7 +31,7 @@ _PAUSE_S = 1.0
 _MOST_BYTES = 4 << 20
 _MOST_TRIES = 5
 #: So many times fewer are sent together after a connection has ended
-_FEWER = 4
+FEWER = 4
 #: Whose the sessions of gateways are; no user has that name
 SUBSCRIBER = "\0gateway"
 #: What docs/subscribers.md describes: of connections, messages, notifications of one key each, dead letters, requests
@@ -169,7 +169,7 @@ class Sending:
                     self._send(some)
         except Unsent as error:
             if error.is_suspect:
-                self._most, self._fewer_until = max(most // _FEWER, 1), max(self._fewer_until, last)
+                self._most, self._fewer_until = max(most // FEWER, 1), max(self._fewer_until, last)
             raise
         if last >= self._fewer_until:
             self._most = min(2 * most, self._options.batch_messages)
