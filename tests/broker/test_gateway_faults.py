@@ -6,6 +6,7 @@ import json
 import socket
 import stat
 from base64 import b64decode
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.broker.config import HubOptions
+from tagmatch.broker.gateway import KeyNotification
 from tagmatch.broker.nats import _Client
 
 pytestmark = pytest.mark.slow
@@ -224,6 +226,20 @@ def test_any_error_of_the_server_leads_to_a_new_connection(side, tmp_path, start
             is_refused()
             file.write_text(f"{word}\n")
             wait_until(lambda: gateway.stats()["connected"] == 1)
+
+
+@MQTT
+@pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
+def test_what_counts_as_sent_is_no_longer_in_memory(side, broker, proxy, guarantee):
+    """The client library itself would take any number for a broker that reads slowly."""
+    many = [KeyNotification("other", b"x" * 200_000, None, None, redelivered=False)] * 200
+    with between(side, broker, port=proxy.port, guarantee=guarantee) as found, ThreadPoolExecutor(1) as thread:
+        proxy.pause()
+        waiting, sent = found.gateway._client._out_packet, thread.submit(found.gateway.send, many)
+        wait_until(lambda: sent.done() or len(waiting) > 0)
+        proxy.resume()
+        assert sent.result(60) == []
+        assert len(waiting) == 0
 
 
 @NATS
