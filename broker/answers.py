@@ -464,7 +464,7 @@ class Exchange(ABC):
         """Let `_taken` return: the client has ended the stream."""
 
     def _may_end(self, _: Any) -> bool:
-        """Whether nothing more comes by itself after what was taken: the client may end the stream."""
+        """Whether nothing more comes by itself after these, so that the client may end the stream."""
         return True
 
 

@@ -146,7 +146,7 @@ class Deliveries:
             except Unsent:
                 self._abort()
                 raise
-            self._abort()  # and again without what brokers do not take alone, for whatever key it is
+            self._abort()  # and again without payloads that brokers do not take alone
             payloads = {payload: why for (key, payload), why in late.items() if (key, payload) in alone}
             poison |= {what: payloads[what[1]] for what in alone if what[1] in payloads}
             alone |= late

@@ -249,7 +249,7 @@ def test_what_is_too_large_together_is_sent_one_by_one(guarantee):
                 ({b"too large alone"}, (TOO_LARGE, TOO_LARGE), (51, 1)),
                 ({b"last"}, (), (52, 1)),
             ):
-                with found._deliveries.lock:  # so that none of the errors is of what is put
+                with found._deliveries.lock:  # so that no error is of the messages
                     put(producer, payloads)
                     brokers.fail(PRODUCE, *errors)
                 names = ("sent", "unsendable")

@@ -109,7 +109,7 @@ def test_a_client_of_flight_that_never_pauses_is_told_of_the_end():
                 break
         assert (chunk.data, json.loads(chunk.app_metadata.to_pybytes())) == (None, {"draining": True})
         writer.done_writing()
-        assert len(reader.read_all()) == 2  # what was asked is still answered
+        assert len(reader.read_all()) == 2  # those that it had asked are still answered
         assert service.end()
         writer.close()
         client.close()
