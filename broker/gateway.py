@@ -567,11 +567,15 @@ class Gateway(ABC):
         self.requests.start()
         self._connecting.start()
 
+    def stop_receiving(self, timeout: float) -> bool:
+        """Take no more messages, and match those that wait; whether that was done within `timeout` seconds."""
+        self._end_receiving()
+        return self._handing_over.wait(timeout)
+
     def stop(self, timeout: float = 10.0) -> bool:
         """Take no more messages, send all notifications, and end; whether that was done within `timeout` seconds."""
         until = time.monotonic() + timeout
-        self._end_receiving()
-        is_whole = self._handing_over.wait(timeout)
+        is_whole = self.stop_receiving(timeout)
         is_whole &= self._sending.end(max(until - time.monotonic(), 0.0))
         self._ended.set()
         self._end()

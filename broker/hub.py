@@ -384,6 +384,8 @@ class Subscribers:
 
     def _end(self) -> None:
         seconds = self._config.server.drain_seconds
+        for gateway in self.gateways:  # all of them first, as messages of one may notify those who follow by another
+            gateway.stop_receiving(seconds)
         for gateway in self.gateways:
             if not gateway.stop(seconds):
                 _LOG.warning("a gateway has not sent everything in time")

@@ -7,7 +7,10 @@ import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -446,3 +449,48 @@ def test_a_service_whose_gateway_cannot_begin_listens_nowhere_and_connects_nothi
     for port in ports:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), 10)
+
+
+class _Late:
+    """A gateway that takes its time to end, in which a message comes to another one."""
+
+    options = SimpleNamespace(session="late")
+
+    def __init__(self, come: Callable[[], object]) -> None:
+        self._come = come
+
+    def start(self) -> None: ...
+
+    def stop_receiving(self, _: float) -> None: ...
+
+    def stop(self, _: float) -> bool:
+        self._come()
+        return True
+
+    def stats(self) -> dict[str, int]:
+        return {}
+
+
+@MQTT
+def test_no_gateway_takes_messages_when_another_one_has_ended(side, broker):
+    """Else they would be done with, and those who follow by the gateway that has ended would not hear of them."""
+    both = (
+        MqttOptions(port=broker.port, notifications="out"),
+        MqttOptions(port=broker.port, messages="in/#", session="second", client_id="second"),
+    )
+    with loaded([(["a"], 1)])[0] as tm, side.client(broker.port) as client:
+        subscribers = Subscribers(tm, Config(mqtt=both), "integer")
+        one, other = subscribers.gateways
+
+        def come() -> None:
+            client.publish(b"late", ("tag", "a"))
+            client.wait_for_acknowledgements()
+            with suppress(AssertionError):
+                wait_until(lambda: other.stats()["matched"] == 1, 1)
+
+        subscribers.gateways = [one, _Late(come), other]
+        subscribers.start()
+        wait_until(lambda: all(each.stats()["connected"] for each in (one, other)))
+        subscribers.begin_to_end()
+        subscribers.end(60)
+        assert other.stats()["matched"] == one.stats()["sent"]

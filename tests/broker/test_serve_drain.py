@@ -231,6 +231,8 @@ class _Slow:
     def __init__(self, service: Service) -> None:
         self._service, self.has_sent, self.seconds = service, False, 0.0
 
+    def stop_receiving(self, _: float) -> None: ...
+
     def stop(self, seconds: float) -> bool:
         self.seconds = seconds
         time.sleep(0.5)
