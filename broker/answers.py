@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from tagmatch.broker.access import LOOK_S, Call, Incoming
 from tagmatch.broker.config import Guarantee, Role, WhenFull
 from tagmatch.broker.hub import Published
+from tagmatch.broker.incoming import committed
 from tagmatch.broker.outbox import KEY_TYPES, schema_of
 from tagmatch.broker.wire import (
     Batch,
@@ -43,12 +44,10 @@ from tagmatch.contents import schema_of as schema_of_rows
 from tagmatch.embedded import TagMatch
 from tagmatch.model import VERSION
 from tagmatch.model.arrays import TagLists
-from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.data_types import count_type, plain_type, some_columns, text_of_type
 from tagmatch.model.errors import (
     AccessError,
     DeadlineMissed,
-    IndexChangedError,
     InvalidTypeError,
     InvalidValueError,
     Overloaded,
@@ -220,18 +219,8 @@ def _end_session(call: Call, *, session: str = "") -> Body:
     return {"ended": call.service.subscribers.sessions.end(session, _whose(call))}
 
 
-def committed(call: Call, *, full: bool = False) -> ChangeCounts:
-    """Put staged changes into effect, after those that another program has saved since."""
-    while True:
-        try:
-            return call.index.consolidate(full=full)
-        except IndexChangedError:
-            if not call.index.reload():
-                raise
-
-
 def _consolidate(call: Call, *, full: bool = False) -> Body:
-    changes = committed(call, full=full)
+    changes = committed(call.index, full=full)
     return {"sets": len(call.index), "changes": changes._asdict()}
 
 
@@ -351,7 +340,7 @@ def _changed(
     found: dict[str, Any] = {"rows": len(table), "staged": change(table), "committed": commit}
     call.service.metrics.changes.labels(kind).inc(len(table))
     if commit and kind != "move":  # moves need none
-        found["changes"] = committed(call)._asdict()
+        found["changes"] = committed(call.index)._asdict()
     found["sets"] = len(call.index)
     yield call.result(found)
 
@@ -438,7 +427,7 @@ class Exchange(ABC):
             while (some := self._taken()) is not None:
                 if len(some):
                     yield from self._answer(some)
-                elif self._service.is_draining and self._is_quiet() and not was_asked:
+                if self._service.is_draining and not was_asked and self._may_end(some):
                     was_asked = True
                     yield self._outgoing.told(DRAINING)
                 self._call.require()
@@ -474,8 +463,8 @@ class Exchange(ABC):
     def _wake(self) -> None:
         """Let `_taken` return: the client has ended the stream."""
 
-    def _is_quiet(self) -> bool:
-        """Whether nothing more comes by itself."""
+    def _may_end(self, _: Any) -> bool:
+        """Whether nothing more comes by itself after these, so that the client may end the stream."""
         return True
 
 
@@ -737,8 +726,8 @@ class Notifying(Exchange):
     def _answer(self, some: pa.RecordBatch) -> Iterator[bytes]:
         return self._outgoing.batch(some)
 
-    def _is_quiet(self) -> bool:
-        return self._service.subscribers.is_quiet
+    def _may_end(self, some: Any) -> bool:
+        return self._service.subscribers.is_quiet and not len(some)
 
     def _wake(self) -> None:
         self._connection.close()

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, unquote
@@ -163,9 +164,17 @@ def message_in(event: Event) -> dict[str, Any]:
     return found
 
 
+def json_of(value: Any, **form: Any) -> bytes:
+    """A value as JSON; InvalidValueError for a number that is too large for a double, as JSON has no infinity."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, **form).encode(errors="replace")
+    except ValueError:
+        raise InvalidValueError("a number is too large for a double; write it as a text") from None
+
+
 def written(event: Event) -> bytes:
     """An event in structured mode."""
-    return json.dumps(event, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")
+    return json_of(event, separators=(",", ":"))
 
 
 def notification(payload: bytes | None, keys: Sequence[int | str], name: str, session: str) -> bytes:
@@ -174,33 +183,27 @@ def notification(payload: bytes | None, keys: Sequence[int | str], name: str, se
     A payload that is no event becomes the data of a new one, whose id is `name` and whose source is the session; `name`
     must be the same if the notification comes again.
     """
-    event = _published(payload or b"")
-    if event is None:
-        event = {"specversion": "1.0", "id": name, "source": f"/tagmatch/sessions/{quote(session, safe='')}"}
-        event["type"] = "tagmatch.notification"
-        event |= _data_of(payload)
-    event[MATCHED] = json.dumps([*keys])
-    return written(event)
+    new = {"specversion": "1.0", "id": name, "source": f"/tagmatch/sessions/{quote(session, safe='')}"}
+    new["type"] = "tagmatch.notification"
+    matched = {MATCHED: json.dumps([*keys])}
+    for event in _forms(payload, new) if payload else ():
+        with suppress(InvalidValueError):
+            return written({**event, **matched})
+    return written({**new, **matched})
 
 
-def _published(payload: bytes) -> Event | None:
-    if b'"specversion"' not in payload:
-        return None
-    try:
-        found = read_json(payload, "the event")
-        return checked(found) if isinstance(found, dict) else None
-    except (InvalidTypeError, InvalidValueError):
-        return None
+def _forms(payload: bytes, new: Event) -> Iterator[Event]:
+    """The events that a payload may be: itself, or the data of a new one, as JSON, as a text or as bytes.
 
-
-def _data_of(payload: bytes | None) -> Event:
-    if not payload:
-        return {}
-    try:
-        return {"datacontenttype": "application/json", "data": read_json(payload, "the payload")}
-    except (InvalidTypeError, InvalidValueError):
-        pass
+    One with a number that is too large cannot be written as the first two; any payload can be as one of the others.
+    """
+    with suppress(InvalidTypeError, InvalidValueError):
+        found = read_json(payload, "the payload")
+        if isinstance(found, dict) and "specversion" in found:
+            with suppress(InvalidTypeError, InvalidValueError):
+                yield checked(found)
+        yield {**new, "datacontenttype": "application/json", "data": found}
     text = _text_of(payload)
     if text is not None:
-        return {"datacontenttype": "text/plain", "data": text}
-    return {"datacontenttype": "application/octet-stream", "data_base64": b64encode(payload).decode()}
+        yield {**new, "datacontenttype": "text/plain", "data": text}
+    yield {**new, "datacontenttype": "application/octet-stream", "data_base64": b64encode(payload).decode()}

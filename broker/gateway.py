@@ -31,7 +31,7 @@ _PAUSE_S = 1.0
 _MOST_BYTES = 4 << 20
 _MOST_TRIES = 5
 #: So many times fewer are sent together after a connection has ended
-_FEWER = 4
+FEWER = 4
 #: Whose the sessions of gateways are; no user has that name
 SUBSCRIBER = "\0gateway"
 #: What docs/subscribers.md describes: of connections, messages, notifications of one key each, dead letters, requests
@@ -79,7 +79,8 @@ class Sending:
         self._connected, self._ending = connected, threading.Event()
         self._lock = threading.Lock()
         self._awaiting: deque[tuple[int, Callable[[], None]]] = deque()
-        self._session: SessionConnection  # where notifications go out
+        if self._options.notifications:
+            self._session = self._connect()  # where notifications go out
         # Notifications that are taken together; fewer up to an offset, where a connection has ended
         self._most, self._fewer_until = self._options.batch_messages, 0
         # How many times the connection has ended after the notification of this offset and number
@@ -87,9 +88,8 @@ class Sending:
         self._thread = threading.Thread(target=self._run, name="tagmatch-gateway-out", daemon=True)
 
     def start(self) -> None:
-        """Begin the session, if notifications go out, and send; SessionError if the session cannot be had."""
+        """Begin to send, if notifications go out."""
         if self._options.notifications:
-            self._session = self._connect()
             self._thread.start()
 
     def end(self, timeout: float) -> bool:
@@ -169,7 +169,7 @@ class Sending:
                     self._send(some)
         except Unsent as error:
             if error.is_suspect:
-                self._most, self._fewer_until = max(most // _FEWER, 1), max(self._fewer_until, last)
+                self._most, self._fewer_until = max(most // FEWER, 1), max(self._fewer_until, last)
             raise
         if last >= self._fewer_until:
             self._most = min(2 * most, self._options.batch_messages)
@@ -444,7 +444,10 @@ def _reason(why: object) -> str:
 
 
 class Gateway(ABC):
-    """Between a hub and another broker; subclasses know how to talk with that one."""
+    """Between a hub and another broker; subclasses know how to talk with that one.
+
+    Its session begins with its construction, so that it has all that is published from then on.
+    """
 
     def __init__(self, index: Any, hub: Hub, sessions: Sessions, options: GatewayOptions) -> None:
         self._index, self._hub, self.sessions, self.options = index, hub, sessions, options
@@ -564,15 +567,20 @@ class Gateway(ABC):
         self.requests.start()
         self._connecting.start()
 
+    def stop_receiving(self, timeout: float) -> bool:
+        """Take no more messages, and match those that wait; whether that was done within `timeout` seconds."""
+        self._end_receiving()
+        return self._handing_over.wait(timeout)
+
     def stop(self, timeout: float = 10.0) -> bool:
         """Take no more messages, send all notifications, and end; whether that was done within `timeout` seconds."""
         until = time.monotonic() + timeout
-        self._end_receiving()
-        is_whole = self._handing_over.wait(timeout)
+        is_whole = self.stop_receiving(timeout)
         is_whole &= self._sending.end(max(until - time.monotonic(), 0.0))
         self._ended.set()
         self._end()
-        self._connecting.join(max(until - time.monotonic(), 1.0))
+        if self._connecting.is_alive():
+            self._connecting.join(max(until - time.monotonic(), 1.0))
         self.requests.stop()
         return is_whole
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.broker.config import HUB_DEFAULTS, Config, HubOptions, WhenBusy
+from tagmatch.broker.config import HUB_DEFAULTS, Config, GatewayOptions, HubOptions, WhenBusy
 from tagmatch.broker.outbox import KEY_TYPES, Notifications, lengths_of, notifications_of
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.arrays import I64Array
@@ -348,22 +348,23 @@ def _made(own: pa.RecordBatch, rows: Any, offsets: Any, keys: pa.Array) -> Notif
 
 
 class Subscribers:
-    """Sessions, hub and gateways of one service."""
+    """Sessions, hub and gateways of one service; TagMatchError if a gateway lacks its package or a file."""
 
     def __init__(self, index: TagMatch[Any], config: Config, key_type: KeyType) -> None:
         self._index, self._config = index, config
         self.sessions = Sessions(key_type, config.sessions)
         self.hub = Hub(index, self.sessions, config.hub, [each.name for each in config.channel])
-        self.gateways: list[Gateway] = []
+        self.gateways = [self._gateway(options) for _, _, options in config.gateways]
         self.is_quiet = False  # the service ends, and no new notifications come
         self._ending: threading.Thread | None = None
 
+    def _gateway(self, options: GatewayOptions) -> Gateway:
+        kind: type[Gateway] = pkgutil.resolve_name(options.gateway)
+        return kind(self._index, self.hub, self.sessions, options)
+
     def start(self) -> None:
-        """Begin to connect gateways; TagMatchError if one lacks its package or a file."""
-        for _, _, options in self._config.gateways:
-            kind: type[Gateway] = pkgutil.resolve_name(options.gateway)
-            gateway = kind(self._index, self.hub, self.sessions, options)
-            self.gateways.append(gateway)
+        """Begin to connect gateways."""
+        for gateway in self.gateways:
             gateway.start()
 
     @property
@@ -383,6 +384,8 @@ class Subscribers:
 
     def _end(self) -> None:
         seconds = self._config.server.drain_seconds
+        for gateway in self.gateways:  # all of them first, as messages of one may notify those who follow by another
+            gateway.stop_receiving(seconds)
         for gateway in self.gateways:
             if not gateway.stop(seconds):
                 _LOG.warning("a gateway has not sent everything in time")

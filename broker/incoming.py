@@ -26,17 +26,14 @@ from tagmatch.broker.wire import read_json as read_command
 from tagmatch.files.csv import value_in
 from tagmatch.files.json import read_json
 from tagmatch.model.columns import tag_list
-from tagmatch.model.errors import (
-    InvalidTypeError,
-    InvalidValueError,
-    TagMatchError,
-)
+from tagmatch.model.errors import IndexChangedError, InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.input.places import checked_locations
 from tagmatch.model.input.values import packed
 from tagmatch.model.names import near_match, near_name
 
 if TYPE_CHECKING:
     from tagmatch.embedded import TagMatch
+    from tagmatch.model.change_counts import ChangeCounts
 
 _LOG = logging.getLogger("tagmatch.gateways")
 #: Properties that have a meaning, and the prefixes of names of attributes; NATS has no colon in names of headers
@@ -242,6 +239,16 @@ def _check_known(found: dict[str, Any], known: Sequence[str], what: str) -> None
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
+def committed(index: TagMatch[Any], *, full: bool = False) -> ChangeCounts:
+    """Put staged changes into effect, after those that another program has saved since."""
+    while True:
+        try:
+            return index.consolidate(full=full)
+        except IndexChangedError:
+            if not index.reload():
+                raise
+
+
 class Requests:
     """Carries requests out, and consolidates what they change."""
 
@@ -299,7 +306,7 @@ class Requests:
                 continue
             self._changed.clear()
             try:
-                self._index.consolidate()
+                committed(self._index)
                 self._counts.add(consolidations=1)
             except Exception as error:  # changes stay staged, and are tried again
                 self._changed.set()

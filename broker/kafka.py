@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tagmatch.broker.cloudevents import STRUCTURED, notification
 from tagmatch.broker.config import KafkaOptions
-from tagmatch.broker.gateway import Gateway, KeyNotification, NoConnection, Unsent
+from tagmatch.broker.gateway import FEWER, Gateway, KeyNotification, NoConnection, Unsent
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.incoming import ID_HEADER, GatewayMessage, Rows
 from tagmatch.broker.kafka_producer import Deliveries, Outgoing, Place, headers_of, ms, offsets_of
@@ -39,8 +39,8 @@ except ImportError:
 _LOG = logging.getLogger("tagmatch.gateways")
 # Between looks whether the gateway is to stop, and how far it lags
 _LOOK_S, _LAG_S = 0.1, 1.0
-# Tries of a round with the same notifications
-_MOST_TRIES = 3
+# Tries of a round with the same notifications; and by which part rounds grow again
+_MOST_TRIES, _SLOWLY = 3, 16
 # Errors of topics that are missing, which may be made later
 _NO_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 
@@ -74,6 +74,8 @@ class KafkaGateway(Gateway):
         self._paused: dict[Place, float] = {}  # until when the registry is not asked for their schemas
         self._delay = options.retry_first
         self._receives = True
+        # Messages of a round: fewer after one that could not be sent, then slowly more
+        self._limit = self._most = min(options.batch_messages, options.max_waiting)
         self._looked = 0.0
         try:
             Consumer(self._consumer_settings()).close()  # so that wrong options are an error at once
@@ -110,7 +112,6 @@ class KafkaGateway(Gateway):
             self._deliveries.end()
 
     def _consume(self, consumer: Any) -> None:
-        most = min(self.options.batch_messages, self.options.max_waiting)
         while not self._ended.is_set():
             if self._deliveries.down is not None:
                 raise NoConnection(self._deliveries.down)
@@ -118,7 +119,7 @@ class KafkaGateway(Gateway):
                 self._ended.wait(_LOOK_S)
                 self._deliveries.poll()
                 continue
-            if records := consumer.consume(most, _LOOK_S):
+            if records := consumer.consume(self._most, _LOOK_S):
                 self._has_gone_on = True
                 self._carry_out(consumer, records)
             if self._paused:
@@ -198,12 +199,14 @@ class KafkaGateway(Gateway):
                 if self._deliveries.down is not None or self._ended.wait(self.options.retry_first):
                     break
             else:
+                self._most = min(self._most + self._most // _SLOWLY + 1, self._limit)
                 self._next |= found.ends
                 self._commit(consumer, list(found.ends), asynchronous=True)
                 self.counts.add(sent=len(due) - len(refused), unsendable=len(refused))
                 if refused:
                     self._letters.add("out", refused)
                 return
+        self._most = max(min(self._most, len(records)) // FEWER, 1)
         self._again(consumer, found)
 
     @staticmethod
@@ -214,10 +217,9 @@ class KafkaGateway(Gateway):
 
     def _again(self, consumer: Any, found: _Round) -> None:
         """Let the messages of a round come again, as far as their partitions are still the gateway's."""
-        with contextlib.suppress(KafkaException):
-            for place, offset in found.begins.items():
-                if place in self._assigned:
-                    consumer.seek(TopicPartition(*place, offset))
+        for place, offset in found.begins.items():
+            if place in self._assigned:
+                consumer.seek(TopicPartition(*place, offset))  # if that fails, another connection begins anew
 
     def _own(self, records: Sequence[Any]) -> Sequence[Any]:
         """The records that are no errors, and of the gateway's partitions: others come to other gateways."""

@@ -25,12 +25,15 @@ Place = tuple[str, int]
 Header = tuple[str, bytes]
 #: A topic, a payload, a key and headers
 Outgoing = tuple[str, bytes, str | bytes | None, list[Header] | None]
-#: A key, a payload and its headers that cannot be sent, and why
+#: A key and a payload that cannot be sent, and why
 _Poison = dict[tuple[bytes, bytes], str]
 # For room in the client's queue
 _ROOM_S = 0.05
-# Errors of a single notification, which would come each time
-_UNSENDABLE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD)
+# Errors of a notification, or of another one in its batch of records, which is what brokers judge
+_UNSENDABLE = (
+    KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD,
+    KafkaError._INVALID_DIFFERENT_RECORD,
+)  # fmt: skip
 # Errors of the topic of an answer, which a request names
 _UNANSWERABLE = (
     KafkaError.TOPIC_EXCEPTION, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC,
@@ -112,22 +115,22 @@ class Deliveries:
     def deliver(
         self, make: Callable[[], Iterable[Outgoing]], ends: dict[Place, int] | None = None, consumer: Any = None
     ) -> list[tuple[KeyNotification, str]]:
-        """Produce everything, with a consumer's offsets; what cannot be sent, or Unsent."""
+        """Produce everything, with a consumer's offsets; what cannot be sent, or Unsent.
+
+        What brokers do not take together is sent one by one, and given up if it fails alone.
+        """
         if self._producer is None:
             raise Unsent("there is no connection")
-        poison: _Poison = {}
+        poison, alone = _Poison(), _Poison()
         while True:
             self._failed.clear()
             try:
                 if self._is_exact:
                     self._producer.begin_transaction()
-                refused = self._produce(make(), poison)
-                if self._producer.flush(self._options.flush_timeout + 1.0):
-                    raise Unsent("the brokers did not answer in time")
+                refused = self._produce(make(), poison, alone)
                 late = self._unsendable()
                 if not self._is_exact:
-                    topic = self._options.notifications
-                    return refused + [(_notification(topic, *each), why) for each, why in late.items()]
+                    return refused + (self._failing_alone(make(), late) if late else [])
                 if not late:
                     self._commit_transaction(ends, consumer)
                     return refused
@@ -143,29 +146,58 @@ class Deliveries:
             except Unsent:
                 self._abort()
                 raise
-            self._abort()  # and again without what brokers do not take
-            poison |= late
+            self._abort()  # and again without payloads that brokers do not take alone
+            payloads = {payload: why for (key, payload), why in late.items() if (key, payload) in alone}
+            poison |= {what: payloads[what[1]] for what in alone if what[1] in payloads}
+            alone |= late
 
-    def _produce(self, outgoing: Iterable[Outgoing], poison: _Poison) -> list[tuple[KeyNotification, str]]:
-        """Hand everything to the client of Kafka; returns refused notifications and poison, with the reasons."""
+    def _failing_alone(self, outgoing: Iterable[Outgoing], alone: _Poison) -> list[tuple[KeyNotification, str]]:
+        """Send those again that were not taken together; those that are not taken alone either."""
+        self._failed.clear()
+        self._produce((each for each in outgoing if (_bytes_of(each[2]), each[1]) in alone), {}, alone)
+        topic = self._options.notifications
+        return [(_notification(topic, *each), why) for each, why in self._unsendable().items()]
+
+    def _flush(self) -> None:
+        if self._producer.flush(self._options.flush_timeout + 1.0):
+            raise Unsent("the brokers did not answer in time")
+
+    def _produce(
+        self, outgoing: Iterable[Outgoing], poison: _Poison, alone: _Poison
+    ) -> list[tuple[KeyNotification, str]]:
+        """Send everything, some of it alone, until a transaction fails; refused notifications and poison, with reasons.
+
+        After a notification that brokers do not take, the client takes nothing more in a transaction.
+        """
         produce, refused = self._producer.produce, []
-        until = time.monotonic() + self._options.flush_timeout
         for topic, payload, key, headers in outgoing:
-            why = poison.get((_bytes_of(key), payload)) if poison else None
+            what = (_bytes_of(key), payload) if alone else None
+            why, until, is_alone = poison.get(what) if what else None, 0.0, what in alone
+            if is_alone:
+                self._flush()
+            if self._is_exact and self._failed:
+                break
             while why is None:
                 try:
                     produce(topic, payload, key, headers=headers)
                     break
-                except BufferError:
+                except BufferError:  # as long as brokers take some, the others wait for room
+                    until = until or time.monotonic() + self._options.flush_timeout
                     if time.monotonic() > until:
                         raise Unsent("the client's queue is full") from None
                     self._producer.poll(_ROOM_S)
+                    self._unsendable()
                 except KafkaException as error:
+                    if self._is_exact and self._failed:
+                        break
                     if not self._is_unsendable(error.args[0], topic):
                         raise
                     why = error.args[0].str()
             if why is not None:
                 refused.append((_notification(topic, key, payload), why))
+            elif is_alone:
+                self._flush()
+        self._flush()
         return refused
 
     def _is_unsendable(self, error: Any, topic: str) -> bool:

@@ -289,7 +289,7 @@ class MqttGateway(Gateway):
         return None
 
     def send(self, outgoing: Sequence[KeyNotification]) -> list[tuple[KeyNotification, str]]:
-        """Send these, and wait until the broker has them."""
+        """Send these, and wait until the broker has them, or at most once, until they are on their way."""
         client = self._client
         if client is None or not self._connected.is_set():
             raise Unsent("there is no connection")
@@ -306,22 +306,21 @@ class MqttGateway(Gateway):
                 continue
             if sent.rc != mqtt.MQTT_ERR_SUCCESS:
                 raise Unsent(mqtt.error_string(sent.rc), is_suspect=bool(under_way))
-            if self._qos:
-                under_way.append((each, sent))
+            under_way.append((each, sent))
         while under_way:
             refused += self._wait_for(client, *under_way.popleft())
         self._has_gone_on = True
         return refused
 
     def _wait_for(self, client: _Client, each: KeyNotification, sent: Any) -> list[tuple[KeyNotification, str]]:
-        """Wait until the broker has acknowledged a notification; that one, with the reason, if it refuses it."""
+        """Wait until a notification is acknowledged, or on its way; that one, with the reason, if it is refused."""
         until = time.monotonic() + _ACKNOWLEDGE_S
         while not sent.is_published():
             if client.ended.is_set():
                 raise Unsent("the connection was lost", is_suspect=True)
             if time.monotonic() > until:
                 client.disconnect()
-                raise Unsent(f"the broker has not acknowledged a notification within {_ACKNOWLEDGE_S:.0f} s")
+                raise Unsent(f"the broker has not taken a notification within {_ACKNOWLEDGE_S:.0f} s")
             sent.wait_for_publish(_LOOK_S)
         reason = self._refused.pop(sent.mid, None)
         if reason is None:

@@ -55,6 +55,14 @@ class _Client(Client):
         super().__init__()
         self._unreadable = unreadable
 
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """Go on without encryption only if none is wanted: else nats-py would where the server does not ask for it."""
+        if initial_connection and "tls" in self.options:
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise NatsError("the server offers no TLS; give it a certificate, or set tls = false for the gateway")
+            info["tls_required"] = True
+        await super()._process_info(info, initial_connection)
+
     async def _process_headers(self, headers: Any) -> Any:
         return bytes(headers) if headers else None
 

@@ -323,13 +323,13 @@ def serving(index: TagMatch[Any], config: Config | None = None, copies: Copies |
     check_files(config)
     try:
         service = Service(index, config, spans(to_console=config.log.traces), copies)
-        service.subscribers.start()
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, TagMatchError):
             raise
         where = f"{config.server.host}:{config.server.port}"
         raise TagMatchError(f"{where}: cannot listen: {' '.join(str(error).split())}") from None
     try:
+        service.subscribers.start()
         yield service
     finally:
         service.end()

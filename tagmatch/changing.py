@@ -368,6 +368,11 @@ class Changing:
         return answering
 
     @property
+    def is_laid_out(self) -> bool:
+        """Whether `answering` is there already."""
+        return True
+
+    @property
     def answering(self) -> Answering:
         """What answers now; IndexCorruptError if its files were cut short or overwritten, ClosedError after `end`."""
         answering = self._answering

@@ -601,12 +601,21 @@ class LocalEngine:
         channel: str | None = None,
         columns: Sequence[str] | None = None,
     ) -> Awaitable[Any]:
+        if not self._reading.is_laid_out:
+            return self._awaited_later(tags, attributes, place, unique=unique, channel=channel, columns=columns)
         if columns is not None:
             return self._awaited_data(tags, attributes, place, columns, channel)
         if place is NOWHERE and channel is None and (found := self._entered(tags, attributes, unique)) is not None:
             return Answered(found)
         matcher, asked, given = self._asking(tags, attributes, place)
         return self._pipeline.awaited(matcher, asked, partial(_message, *given), unique=unique, channel=channel)
+
+    async def _awaited_later(self, *message: Any, **given: Any) -> Any:
+        """The same when the keys that may answer are laid out, in another thread: the loop's has others to answer."""
+        import asyncio
+
+        await asyncio.to_thread(lambda: self._reading.answering)
+        return await self.awaited(*message, **given)
 
     async def _awaited_data(
         self, tags: Iterable[str], attributes: object, place: Place, columns: Sequence[str], channel: str | None

@@ -228,6 +228,12 @@ class Restricted:
         self._known: tuple[Answering | None, Answering | None, list[Chosen]] = (None, None, [])
 
     @property
+    def is_laid_out(self) -> bool:
+        """As `Changing` has it."""
+        of, known, _ = self._known
+        return known is not None and self._whole.is_laid_out and of is self._whole.answering
+
+    @property
     def answering(self) -> Answering:
         """As `Changing` has it."""
         whole, (of, known, _) = self._whole.answering, self._known

@@ -203,7 +203,7 @@ def _looked_up(call: HttpCall) -> tuple[Iterable[str], Route | None]:
     """The methods of a request's path, and the route that it asks for."""
     path = text_of_path(call.path)
     methods = ROUTES.get(path) or CONSOLE.get(path)
-    if methods is None:
+    if methods is None or path.endswith("/{key}"):  # a key may be called so, too
         base, _, last = call.path.rpartition(b"/")
         methods = ROUTES.get(f"{base.decode('latin-1')}/{{key}}", {}) if last else {}
         call.path_key = text_of_path(last) if methods else ""

@@ -6,7 +6,6 @@ notification and a mark of its session, by which a client resumes it: `Last-Even
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from base64 import b64encode
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from tagmatch.broker.access import LOOK_S, require
 from tagmatch.broker.answers import ACTIONS, DRAINING, PUTS, Notifying
-from tagmatch.broker.cloudevents import BATCH, STRUCTURED, Event, checked, event_in, is_binary, notification
+from tagmatch.broker.cloudevents import BATCH, STRUCTURED, Event, checked, event_in, is_binary, json_of, notification
 from tagmatch.broker.http.bodies import Answer, RefusedError, key_in
 from tagmatch.broker.http.call import HttpCall
 from tagmatch.broker.http.sockets import PULSE, Said, SocketCall, frame
@@ -314,4 +313,4 @@ def _row_of(found: Any, number: int, steady: int, *, plane: bool) -> MessageRow:
 
 def _bytes_of(value: Any) -> bytes:
     """A text as it is, or JSON."""
-    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode(errors="replace")
+    return value.encode(errors="replace") if isinstance(value, str) else json_of(value)

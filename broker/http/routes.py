@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, cast
 import pyarrow as pa
 
 from tagmatch.broker.access import Incoming
-from tagmatch.broker.answers import ACTIONS, PUTS, Matching, MatchingBest, committed
+from tagmatch.broker.answers import ACTIONS, PUTS, Matching, MatchingBest
 from tagmatch.broker.config import Role
 from tagmatch.broker.http.bodies import Answer, Headers, RefusedError, key_in
 from tagmatch.broker.http.call import HttpCall
@@ -20,6 +20,7 @@ from tagmatch.broker.http.notifications import EventStream, acknowledge, end_ses
 from tagmatch.broker.http.openapi import document
 from tagmatch.broker.http.preconditions import condition_of, is_known, tag_of
 from tagmatch.broker.http.streams import ROW_FIELDS, Rows
+from tagmatch.broker.incoming import committed
 from tagmatch.broker.wire import area_of, of_one, record_shown, write_json
 from tagmatch.files.rows import read_sets
 from tagmatch.model.data_types import Schema, unknown_column
@@ -286,7 +287,7 @@ def _changed(call: HttpCall, staged: int, *, commit: bool) -> Answer:
     found: dict[str, Any] = {"staged": staged, "committed": commit}
     headers: Headers = []
     if commit:
-        found["changes"] = committed(call)._asdict()
+        found["changes"] = committed(call.index)._asdict()
         if (record := call.index.get(_key(call))) is not None:
             headers.append((b"etag", tag_of(record).encode()))
     return Answer(write_json(found), headers=headers)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tagmatch.broker.service import Service
 
 _BACKLOG = 512
+#: Seconds within which a client has to encrypt, as it counts as a connection only then
+HANDSHAKE_S = 10.0
 # Seconds between looks whether all connections are closed
 _CLOSED_S = 0.01
 
@@ -44,7 +46,10 @@ class HttpServer:
         self._thread.start()
 
         async def listen() -> asyncio.AbstractServer:
-            return await self._loop.create_server(self.connection, *address, ssl=context, backlog=_BACKLOG)
+            in_time = None if context is None else HANDSHAKE_S
+            return await self._loop.create_server(
+                self.connection, *address, ssl=context, backlog=_BACKLOG, ssl_handshake_timeout=in_time
+            )
 
         try:
             self._server = asyncio.run_coroutine_threadsafe(listen(), self._loop).result()

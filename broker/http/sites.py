@@ -38,10 +38,14 @@ class Sites:
                 f"the header Host must name this machine, such as localhost, not {host[:60].decode('latin-1')!r}: "
                 "a service without tokens is for no other; give it [[users]]",
             )
-        if origin is not None and origin.partition(b"://")[2] != host and origin not in self._origins:
-            site = origin[:60].decode("latin-1")
+        if origin is None:  # as browsers send what a page only embeds, such as an image, and links
+            is_others = headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
+        else:
+            is_others = origin.partition(b"://")[2] != host and origin not in self._origins
+        if is_others:
+            site = "another site" if origin is None else repr(origin[:60].decode("latin-1"))
             raise RefusedError(
-                403, f"a page of {site!r} may not ask a service without tokens; give it [[users]], or [http] origins"
+                403, f"a page of {site} may not ask a service without tokens; give it [[users]], or [http] origins"
             )
 
     def tell(self, call: HttpCall) -> None:

@@ -119,6 +119,8 @@ def test_a_notification_is_the_event_with_its_keys(made, keys):
 @example(b'{"specversion": "1.0", "id": "a", "source": "s", "type": 7}')
 @example(b'"specversion"')
 @example(b"NaN")
+@example(b"1e400")
+@example(b'{"specversion": "1.0", "id": "a", "source": "s", "type": "t", "data": [-1e400]}')
 def test_what_is_no_event_is_the_data_of_one(payload):
     event = json.loads(notification(payload, [7], "1-a/b", "my session"))
     assert checked(event) == event

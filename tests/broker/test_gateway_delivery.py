@@ -3,23 +3,31 @@
 import asyncio
 import gc
 import json
+import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from support.agreement import index_of, loaded
+from support.brokers import free_port
 from support.gateway_sides import SIDES, Between, Secured, between, running_on
 from support.notified import is_accounted_for, is_balanced
 from support.service import value, written
 from support.waiting import wait_until
 
-from tagmatch import Channel, TagMatch, connect
+from tagmatch import Channel, InvalidValueError, TagMatch, connect
+from tagmatch.broker.config import Config, HttpOptions, KafkaOptions, MetricsOptions, MqttOptions, ServerOptions
 from tagmatch.broker.config_file import read_config
 from tagmatch.broker.gateway import Unsent
+from tagmatch.broker.hub import Subscribers
+from tagmatch.broker.mqtt import MqttGateway
 from tagmatch.broker.service import serving
 
 pytestmark = pytest.mark.slow
@@ -123,20 +131,24 @@ def test_events_come_and_go_in_each_mode(side, broker):
         client.publish(b"no event", ("tag", "a"))
         client.wait(2)
         gateway._hub.publish(
-            pa.table({"tags": [["a"]], "type": ["order"], "source": ["/s"], "price": [9], "payload": [b"plain"]})
+            pa.table(
+                {"tags": [["a"]] * 2, "type": ["order"] * 2, "source": ["/s"] * 2, "price": [9] * 2}
+                | {"payload": [b"1e400", b"plain"]}  # the first one is a number that JSON cannot say again
+            )
         )
-        got = client.wait(3)
+        got = client.wait(4)
         assert [json.loads(each.payload) for each in got[:2]] == [{**structured, "matchedkeys": "[7]"}] * 2
-        assert [each.id for each in got] == [b"e1", b"e1", None]
-        made = json.loads(got[2].payload)
-        assert (made["type"], made["source"], made["data"]) == (
-            "tagmatch.notification", f"/tagmatch/sessions/{side.name}", "plain"
-        )  # fmt: skip
+        assert [each.id for each in got] == [b"e1", b"e1", None, None]
+        for each, text in zip(got[2:], ("1e400", "plain"), strict=True):
+            made = json.loads(each.payload)
+            assert (made["type"], made["source"], made["data"]) == (
+                "tagmatch.notification", f"/tagmatch/sessions/{side.name}", text
+            )  # fmt: skip
         wait_until(lambda: gateway.stats()["waiting"] == 0)
         counts = gateway.stats()
         assert is_accounted_for(counts)
         assert (counts["received"], counts["matched"], counts["refused"], counts["waiting_bytes"]) == (3, 2, 1, 0)
-        wait_until(lambda: sessions.stats()["delivered"] == (3 if side.by_session else 1))
+        wait_until(lambda: sessions.stats()["delivered"] == (4 if side.by_session else 2))
 
 
 @EVERY
@@ -404,3 +416,81 @@ def test_a_service_has_gateways(tmp_path):
             found |= {("gateway_sent_total", "nats"): 2, ("gateway_received_total", "mqtt"): 1}
             for (name, session), expected in found.items():
                 assert value(service, f"tagmatch_{name}", **({"session": session} if session else {})) == expected
+
+
+@MQTT
+def test_what_is_published_before_gateways_connect_is_notified(side, broker):
+    options = MqttOptions(port=broker.port, notifications="out")
+    with loaded([(["a"], 1)])[0] as tm, side.client(broker.port) as client:
+        subscribers = Subscribers(tm, Config(mqtt=(options,)), "integer")
+        subscribers.hub.publish([["a"]], [b"first"]).result()
+        subscribers.start()
+        assert client.wait(1)[0].payload == b"first"
+        subscribers.begin_to_end()
+        subscribers.end(60)
+
+
+@MQTT
+def test_a_service_whose_gateway_cannot_begin_listens_nowhere_and_connects_nothing(broker, monkeypatch):
+    ports = [free_port(), free_port()]
+    began = list[MqttOptions]()
+    start = MqttGateway.start
+    monkeypatch.setattr(MqttGateway, "start", lambda gateway: began.append(gateway.options) or start(gateway))
+    config = Config(
+        ServerOptions(port=ports[0]),
+        http=HttpOptions(port=ports[1]),
+        metrics=MetricsOptions(enabled=False),
+        mqtt=(MqttOptions(port=broker.port, notifications="out"),),
+        kafka=(KafkaOptions(notifications="out", options={"no.such": "x"}),),
+    )
+    with TagMatch() as tm, pytest.raises(InvalidValueError, match=r"no\.such"), serving(tm, config):
+        pass
+    assert began == []
+    for port in ports:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 10)
+
+
+class _Late:
+    """A gateway that takes its time to end, in which a message comes to another one."""
+
+    options = SimpleNamespace(session="late")
+
+    def __init__(self, come: Callable[[], object]) -> None:
+        self._come = come
+
+    def start(self) -> None: ...
+
+    def stop_receiving(self, _: float) -> None: ...
+
+    def stop(self, _: float) -> bool:
+        self._come()
+        return True
+
+    def stats(self) -> dict[str, int]:
+        return {}
+
+
+@MQTT
+def test_no_gateway_takes_messages_when_another_one_has_ended(side, broker):
+    """Else they would be done with, and those who follow by the gateway that has ended would not hear of them."""
+    both = (
+        MqttOptions(port=broker.port, notifications="out"),
+        MqttOptions(port=broker.port, messages="in/#", session="second", client_id="second"),
+    )
+    with loaded([(["a"], 1)])[0] as tm, side.client(broker.port) as client:
+        subscribers = Subscribers(tm, Config(mqtt=both), "integer")
+        one, other = subscribers.gateways
+
+        def come() -> None:
+            client.publish(b"late", ("tag", "a"))
+            client.wait_for_acknowledgements()
+            with suppress(AssertionError):
+                wait_until(lambda: other.stats()["matched"] == 1, 1)
+
+        subscribers.gateways = [one, _Late(come), other]
+        subscribers.start()
+        wait_until(lambda: all(each.stats()["connected"] for each in (one, other)))
+        subscribers.begin_to_end()
+        subscribers.end(60)
+        assert other.stats()["matched"] == one.stats()["sent"]

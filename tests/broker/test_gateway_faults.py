@@ -1,22 +1,26 @@
 """No message ends a gateway or holds up others; each is notified or a dead letter."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import stat
 from base64 import b64decode
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from support.agreement import index_of, loaded
-from support.gateway_sides import between, letters_in, running_on
+from support.brokers import Proxy
+from support.gateway_sides import Secured, between, letters_in, running_on
 from support.notified import is_accounted_for
 from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.broker.config import HubOptions
+from tagmatch.broker.gateway import KeyNotification
 from tagmatch.broker.nats import _Client
 
 pytestmark = pytest.mark.slow
@@ -222,6 +226,35 @@ def test_any_error_of_the_server_leads_to_a_new_connection(side, tmp_path, start
             is_refused()
             file.write_text(f"{word}\n")
             wait_until(lambda: gateway.stats()["connected"] == 1)
+
+
+@MQTT
+@pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
+def test_what_counts_as_sent_is_no_longer_in_memory(side, broker, proxy, guarantee):
+    """The client library itself would take any number for a broker that reads slowly."""
+    many = [KeyNotification("other", b"x" * 200_000, None, None, redelivered=False)] * 200
+    with between(side, broker, port=proxy.port, guarantee=guarantee) as found, ThreadPoolExecutor(1) as thread:
+        proxy.pause()
+        waiting, sent = found.gateway._client._out_packet, thread.submit(found.gateway.send, many)
+        wait_until(lambda: sent.done() or len(waiting) > 0)
+        proxy.resume()
+        assert sent.result(60) == []
+        assert len(waiting) == 0
+
+
+@NATS
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_a_password_goes_only_where_it_is_encrypted(side, tmp_path, start, monkeypatch, has_tls):
+    """To no server without TLS, and in no plain text to one that leaves it to clients; MQTT has ports for each."""
+    secured, came = Secured(tmp_path), list[bytes]()
+    lets_choose = side.secured(secured).replace("tls {", "allow_non_tls: true\ntls {")
+    broker = start(lets_choose if has_tls else "authorization { user: ana, password: secret }")
+    with TagMatch() as tm, contextlib.closing(Proxy(broker.port)) as proxy:
+        monkeypatch.setattr(proxy, "_until_cut", lambda data: came.append(data) or data)
+        with running_on(side, tm, proxy.port, connects=has_tls, **secured.options) as (gateway, _):
+            wait_until(lambda: gateway.stats()["connections" if has_tls else "disconnections"] >= 1)
+            assert gateway.stats()["connections"] == has_tls
+    assert b"secret" not in b"".join(came)
 
 
 @NATS

@@ -146,6 +146,22 @@ def test_requests_change_the_index(requests):
     assert (stats()["requests"], stats()["consolidations"] >= 1) == (4, True)
 
 
+def test_requests_take_effect_after_another_program_has_saved(tmp_path):
+    with TagMatch(tmp_path / "index") as tm:
+        tm.add_set(["it"], 1)
+        tm.consolidate()
+        with TagMatch.open(tmp_path / "index") as other:
+            other.add_set(["it"], 2)
+            other.consolidate()
+        counts = Tallies()
+        found = Requests(tm, counts, write=True, interval=0.01)
+        found.start()
+        assert answer(found, action="subscribe", tags=["fr"], key=7)["ok"]
+        found.stop()
+        assert tm.match_unique(["fr", "it"]) == {1, 2, 7}
+        assert counted(counts) == {"requests": 1, "consolidations": 1}
+
+
 SUBSCRIBE = b'{"action": "subscribe", "tags": ["a"], "key": 1'
 WRONG_REQUESTS = [
     b"", b"\xff", b"[]", b"{}", b"[" * 100_000, b" " * (1 << 20) + b"{}", b'{"action": "subscribe", "tags": ["a"]}',

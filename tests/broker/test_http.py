@@ -21,7 +21,9 @@ import pytest
 from support.service import USERS, config, value
 from support.waiting import wait_until
 
-from tagmatch import Circle, InvalidValueError, TagMatch, connect
+from tagmatch import Circle, InvalidValueError, TagMatch, connect, only
+from tagmatch.broker.config import User
+from tagmatch.broker.config_file import token_sha256
 from tagmatch.broker.http import notifications
 from tagmatch.broker.http.bodies import Answer
 from tagmatch.broker.http.preconditions import Repeats
@@ -358,6 +360,45 @@ def test_keys_that_are_strings():
         assert client.ask("POST", "/match", {"tags": ["cat"]})[2] == {"keys": ["a/b é"]}
         assert client.ask("GET", "/subscriptions/a%2Fb%20%C3%A9")[2]["key"] == "a/b é"
         assert client.ask("GET", "/subscriptions/%FF")[0] == 400
+
+
+@pytest.mark.parametrize(
+    "more", [{"only": "size > 1"}, {"only": "size > 1", "columns": ["size"]}, {}, {"unique": True}]
+)
+def test_others_are_answered_while_keys_are_laid_out_for_one(monkeypatch, more):
+    """For a new `only`, or a user with a filter, whose first message asks for it."""
+    few, began, let = User("few", token_sha256("few"), "read", filter="size > 0"), threading.Event(), threading.Event()
+    lay_out = only.chosen_of
+
+    def slow(*given, **options):
+        began.set()
+        assert let.wait(60)
+        return lay_out(*given, **options)
+
+    monkeypatch.setattr(only, "chosen_of", slow)
+    with served((*USERS, few)) as (service, client), ThreadPoolExecutor(1) as thread:
+        service.index.put(1, ["cat"], data={"size": 2})
+        service.index.consolidate()
+        with contextlib.closing(Http(service, "few" if "only" not in more else "token-read")) as waiting:
+            asked = thread.submit(waiting.ask, "POST", "/match", {"tags": ["cat"], **more})
+            assert began.wait(30)
+            client.connection.timeout = 20
+            try:
+                assert client.ask("POST", "/match", {"tags": ["cat"]})[2] == {"keys": [1]}
+            finally:
+                let.set()
+            keys = [{"key": 1, "size": 2}] if "columns" in more else [1]
+            assert asked.result(60)[2] == {"keys": keys}
+
+
+def test_a_key_that_looks_like_the_place_of_a_key_is_one_of_many():
+    with served(index={"key_type": "string"}) as (service, client):
+        service.index.put("", ["cat"])
+        assert client.ask("PUT", "/subscriptions/%7Bkey%7D", {"tags": ["dog"]})[0] == 200
+        assert client.ask("GET", "/subscriptions/%7Bkey%7D")[2]["key"] == "{key}"
+        assert client.ask("DELETE", "/subscriptions/{key}")[0] == 200
+        assert client.ask("GET", "/subscriptions/%7Bkey%7D")[0] == 404
+        assert client.ask("POST", "/match", {"tags": ["cat", "dog"]})[2] == {"keys": [""]}
 
 
 # -- many --------------------------------------------------------------------------------------------------------------

@@ -196,14 +196,14 @@ def test_cloudevents_are_published_and_come_as_cloudevents(both, mode):
 def test_what_is_no_event_becomes_one(both):
     service, client = both
     with followed(service, f"{AT_LEAST_ONCE}&keys=7&form=cloudevents") as stream:
-        for payload in ({"n": 1}, "plain", None):
+        for payload in ({"n": 1}, "plain", "1e400", None):  # the third one is a number that JSON cannot say again
             client.ask("POST", "/publish", {"tags": ["cat"], "payload": payload})
-        found = [next(stream.events) for _ in range(3)]
+        found = [next(stream.events) for _ in range(4)]
     for mark, _, event in found:
         assert (event["id"], event["source"], event["type"]) == (mark, "/tagmatch/sessions/s", "tagmatch.notification")
-    assert [event.get("data") for _, _, event in found] == [{"n": 1}, "plain", None]
+    assert [event.get("data") for _, _, event in found] == [{"n": 1}, "plain", "1e400", None]
     with followed(service, f"{AT_LEAST_ONCE}&form=cloudevents") as stream:  # the same ones again
-        assert [next(stream.events) for _ in range(3)] == found
+        assert [next(stream.events) for _ in range(4)] == found
 
 
 def test_messages_are_published_in_each_form(both):
@@ -239,6 +239,8 @@ def test_messages_are_published_in_each_form(both):
         ({}, "application/cloudevents+json", "needs attribute 'id'"),
         (EVENT, "application/cloudevents-batch+json", "list"),
         ({**EVENT, "specversion": "0.3"}, "application/cloudevents+json", "1.0"),
+        (b'{"tags": ["cat"], "payload": {"n": 1e400}}', "application/json", "too large"),
+        (json.dumps(EVENT).encode().replace(b'["cat"]', b"1e400"), "application/cloudevents+json", "too large"),
     ],
 )  # fmt: skip
 def test_wrong_messages_are_told(both, body, kind, wrong):

@@ -126,7 +126,14 @@ def test_pages_of_other_sites_may_not_ask_a_service_without_tokens(secured):
                 status, _, problem = client.ask(call[0], call[1].replace("{key}", "1"), BODIES.get(call), Origin=origin)
                 assert (status, problem["kind"]) == (403, "InvalidValueError"), (call, origin)
             assert client.ask("GET", "/healthz", Origin=origin)[0] == 200
+        for site in ("cross-site", "same-site"):  # what a page embeds has no origin
+            for call in CALLS:
+                headers = {"Sec_Fetch_Site": site, "Sec_Fetch_Mode": "no-cors"}
+                status, _, problem = client.ask(call[0], call[1].replace("{key}", "1"), BODIES.get(call), **headers)
+                assert (status, problem["kind"]) == (403, "InvalidValueError"), (call, site)
         assert len(service.index) == service.index.stats()["staged"] == 0
+        for site in ("same-origin", "none"):
+            assert client.ask("GET", "/subscriptions", Sec_Fetch_Site=site)[0] == 200
         same = f"http://127.0.0.1:{service.http.port}"
         assert client.ask("POST", "/match", MESSAGE, Origin=same)[0] == 200
     _, client = secured
@@ -336,6 +343,18 @@ def test_while_the_service_drains():
         assert service.end()
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(("127.0.0.1", service.http.port))
+
+
+def test_a_client_that_never_ends_its_handshake_is_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr("tagmatch.broker.http.server.HANDSHAKE_S", 0.3, raising=False)
+    own = Authority("ours").certificate("localhost")
+    for name, pem in {"tls_cert": own.cert, "tls_key": own.key}.items():
+        (tmp_path / name).write_bytes(pem)
+    with served(USERS, **{name: str(tmp_path / name) for name in ("tls_cert", "tls_key")}) as (service, _):
+        for begun in (b"", b"\x16\x03\x01"):
+            with socket.create_connection(("127.0.0.1", service.http.port), timeout=30) as raw:
+                raw.sendall(begun)
+                assert ends(raw) == b""
 
 
 def test_tls(tmp_path):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from support.agreement import loaded
 from support.gateway_sides import letters_in, running_on
 from support.kafka_cluster import (
@@ -217,6 +217,77 @@ def test_messages_for_which_there_is_no_room_wait_with_the_brokers(cluster):
         assert found.stats()["dropped"] == 0
 
 
+@pytest.mark.parametrize(("guarantee", "queue"), [("exactly_once", 20), ("at_least_once", 100_000)])
+def test_more_than_brokers_take_in_the_time_for_one_goes_out_all_the_same(guarantee, queue):
+    """Whether it waits in the client's queue, or for room there."""
+    with closing(Cluster()) as brokers:
+        for topic in ("in", "out"):
+            brokers.topic(topic, 1)
+        sent = {b"%d" % number for number in range(150)}
+        put(Producer({"bootstrap.servers": brokers.servers}), sent)
+        brokers.answer_after(100)
+        slow = {"batch.num.messages": 10, "max.in.flight": 1, "queue.buffering.max.messages": queue}
+        more = {"guarantee": guarantee, "flush_timeout": 1.0, "options": slow}
+        with gateway(brokers.port, **more) as found, reader(brokers.port) as consumer:
+            wait_until(lambda: found.stats()["sent"] == len(sent), 120)
+            assert {each.value() for each in payloads_of(consumer, sent)} == sent
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_what_is_too_large_together_is_sent_one_by_one(guarantee):
+    """Brokers judge a batch of records, and the client says so of each of them."""
+    with closing(Cluster()) as brokers:
+        for topic in ("in", "out"):
+            brokers.topic(topic, 1)
+        sent = {b"%d" % number for number in range(50)}
+        options = {"linger.ms": 100, "batch.num.messages": 50}
+        with gateway(brokers.port, guarantee=guarantee, options=options) as found, reader(brokers.port) as consumer:
+            producer = Producer({"bootstrap.servers": brokers.servers, "linger.ms": 100})
+            for payloads, errors, (count, given_up) in (
+                ({b"first"}, (), (1, 0)),
+                (sent, (TOO_LARGE,), (51, 0)),
+                ({b"too large alone"}, (TOO_LARGE, TOO_LARGE), (51, 1)),
+                ({b"last"}, (), (52, 1)),
+            ):
+                with found._deliveries.lock:  # so that no error is of the messages
+                    put(producer, payloads)
+                    brokers.fail(PRODUCE, *errors)
+                names = ("sent", "unsendable")
+                wait_until(lambda: [found.stats()[name] for name in names] == [count, given_up])  # noqa: B023
+            wanted = {b"first", b"last", *sent}
+            assert {each.value() for each in payloads_of(consumer, wanted)} >= wanted
+
+
+def test_a_round_that_cannot_be_sought_again_comes_by_another_connection(monkeypatch):
+
+    class Deaf(Consumer):
+        sought = 0
+
+        def seek(self, partition):
+            Deaf.sought += 1
+            if Deaf.sought == 1:
+                raise KafkaException(KafkaError(KafkaError._STATE))
+            super().seek(partition)
+
+    monkeypatch.setattr("tagmatch.broker.kafka.Consumer", Deaf)
+    with closing(Cluster()) as brokers:
+        for topic in ("in", "out"):
+            brokers.topic(topic)
+        sent = {b"%d" % number for number in range(100)}
+        with gateway(brokers.port, flush_timeout=5.0) as found, reader(brokers.port) as consumer:
+            deliver = found._deliveries.deliver
+
+            def refuse(*more):
+                if not Deaf.sought:
+                    raise Unsent("not now")
+                return deliver(*more)
+
+            monkeypatch.setattr(found._deliveries, "deliver", refuse)
+            put(Producer({"bootstrap.servers": brokers.servers, "linger.ms": 50}), sent)
+            assert {each.value() for each in payloads_of(consumer, sent)} == sent
+            assert found.stats()["connections"] == 2
+
+
 class Recording(Producer):
     """Says in a header of each record which transaction it is of, and remembers those that were committed."""
 
@@ -247,6 +318,7 @@ def failing(monkeypatch):
 
 #: Errors of a coordinator that is busy, of a rebalance, of rights, and of another producer with this name
 BUSY, GENERATION, RIGHTS, FENCED = 14, 22, 29, 90
+TOO_LARGE = 10
 
 
 @pytest.mark.parametrize(

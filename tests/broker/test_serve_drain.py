@@ -94,6 +94,27 @@ def test_a_client_of_flight_alone_is_told_of_the_end():
         client.close()
 
 
+def test_a_client_of_flight_that_never_pauses_is_told_of_the_end():
+    with index_of([["a"]], [1], threads=1, device="cpu") as index, serving(index, config()) as service:
+        client, asked = flight.connect(service.url), messages([["a"]])
+        writer, reader = client.do_exchange(command(command="match"), options())
+        writer.begin(asked.schema)
+        writer.write_batch(asked)
+        assert reader.read_chunk().data.num_rows == 1
+        writer.write_batch(asked)  # so that one is always on its way
+        service.drain()
+        for _ in range(2_000):  # an answer, then what it is told
+            writer.write_batch(asked)
+            if (chunk := reader.read_chunk()).data is None:
+                break
+        assert (chunk.data, json.loads(chunk.app_metadata.to_pybytes())) == (None, {"draining": True})
+        writer.done_writing()
+        assert len(reader.read_all()) == 2  # those that it had asked are still answered
+        assert service.end()
+        writer.close()
+        client.close()
+
+
 POST = "POST {} HTTP/1.1\r\nHost: localhost\r\n{}\r\n\r\n"
 ASK = POST.format("/match_many", "Content-Length: 17") + '[{"tags": ["a"]}]'
 CHUNKED = "Transfer-Encoding: chunked\r\nContent-Type: "
@@ -209,6 +230,8 @@ class _Slow:
 
     def __init__(self, service: Service) -> None:
         self._service, self.has_sent, self.seconds = service, False, 0.0
+
+    def stop_receiving(self, _: float) -> None: ...
 
     def stop(self, seconds: float) -> bool:
         self.seconds = seconds

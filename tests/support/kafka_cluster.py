@@ -29,6 +29,10 @@ class Cluster:
     def topic(self, name: str, partitions: int = 4) -> None:
         assert self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 3) == 0
 
+    def answer_after(self, milliseconds: int) -> None:
+        for broker in (1, 2, 3):
+            assert self._library.rd_kafka_mock_broker_set_rtt(self._cluster, broker, milliseconds) == 0
+
     def fail(self, request: int, *errors: int) -> None:
         """Answer the next requests of a kind with these errors, by their numbers in Kafka's protocol."""
         listed = (ctypes.c_int * len(errors))(*errors)
