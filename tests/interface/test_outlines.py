@@ -63,7 +63,7 @@ def minus(a, b):
 
 def from_edge(p, a, b):
     """The angle from a point to an edge."""
-    # By differences, as the product of a and b themselves is rounded by centimetres where they are close together
+    # By differences, as the product of a and b themselves is rounded by centimetres if these are close together
     around = cross(a, minus(b, a))
     length = math.sqrt(dot(around, around))
     if dot(cross(around, a), minus(p, a)) >= 0 and dot(cross(b, around), minus(p, b)) >= 0 and length > 0:
