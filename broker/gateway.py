@@ -142,7 +142,7 @@ class Sending:
             except SlowSubscriberError:
                 pass
             except Unsent as error:
-                _LOG.warning("notifications were not sent: %s", error)
+                _LOG.warning("notifications were not sent: %s", str(error))
             except Exception:  # none is foreseen; what it is of comes again, or is gone if it comes at most once
                 if is_last:
                     break
@@ -151,7 +151,7 @@ class Sending:
             try:
                 self._session = self._connect()  # so that unacknowledged notifications are delivered again
             except Exception as error:  # the service ends
-                _LOG.warning("notifications cannot be sent: %s", error)
+                _LOG.warning("notifications cannot be sent: %s", str(error))
         self._session.close()
 
     def _send_next(self) -> bool:
@@ -433,7 +433,7 @@ def _finish(members: Sequence[GatewayMessage]) -> None:
             try:
                 came.done()
             except Exception as error:  # of the connection; the message comes again
-                _LOG.warning("a message was not acknowledged: %s", error)
+                _LOG.warning("a message was not acknowledged: %s", str(error))
 
 
 def _reason(why: object) -> str:

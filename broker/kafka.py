@@ -194,7 +194,8 @@ class KafkaGateway(Gateway):
                 with self._deliveries.lock:
                     refused = self._deliveries.deliver(partial(self._outgoing, due, replies), found.ends, consumer)
             except Unsent as error:
-                _LOG.warning("notifications were not sent: %s", error)
+                # A handler of logs may keep what it gets, and an error has the frames that have the client
+                _LOG.warning("notifications were not sent: %s", str(error))
                 self.counts.add(unsent=len(due))
                 if self._deliveries.down is not None or self._ended.wait(self.options.retry_first):
                     break
