@@ -81,7 +81,7 @@ class Deliveries:
             name = options.transactional_id or f"tagmatch-{options.group}-{uuid.uuid4().hex}"
             own |= {"transactional.id": name, "transaction.timeout.ms": max(ms(2 * options.flush_timeout), 1000)}
         own["message.timeout.ms"] = ms(options.flush_timeout)
-        # A topic that is not there, as an answer's may be, is known to be none before a message to it is late
+        # That an answer has no topic to go to is known before a message to it is late
         none_ms = max(ms(options.flush_timeout) // 2, 1)
         return {"linger.ms": 1, "topic.metadata.propagation.max.ms": none_ms, **self.settings(), **own}
 
