@@ -294,8 +294,9 @@ def attribute_numbers(rows: TagLists, first: int, last: int, name: str) -> F64Ar
     found, given = np.full(last - first, np.nan), rows.attributes
     if given is None:
         return found
-    columns = [(number, own) for number, own in zip(given.numbers, given.names, strict=True) if own == name]
-    for number, _ in columns:
+    for number, own_name in zip(given.numbers, given.names, strict=True):
+        if own_name != name:
+            continue
         column = given.batch.column(number).slice(first, last - first)
         numbers, owners = _numbers_of(column)
         if numbers is None:

@@ -32,7 +32,7 @@ from tagmatch.model.input.values import (
 from tagmatch.model.kernels.hashing import xxh64
 from tagmatch.model.kernels.intrinsics import Prepared, array_at
 from tagmatch.model.kernels.jit import kernel, lent, with_room
-from tagmatch.model.kernels.lists import sort_values
+from tagmatch.model.kernels.lists import ascending_row
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
 from tagmatch.pipeline.filters.attributes import Attributes, step
 from tagmatch.pipeline.filters.codes import MARKED, code_of_value, write_codes
@@ -177,18 +177,6 @@ _REPEATED = 1024
 
 
 @kernel
-def _each_once(values, begin, end):
-    """Sort values and drop repeated ones; returns their end."""
-    sort_values(values, begin, end)
-    used = begin
-    for i in range(begin, end):
-        if used == begin or values[used - 1] != values[i]:
-            values[used] = values[i]
-            used += 1
-    return used
-
-
-@kernel
 def _with_patterns(owner, attribute, text, patterns, found, used):
     """Behind the first `used` values, the patterns that a text contains or ends with; in longer arrays if need be."""
     (data, start, stop), (owners, attributes, codes) = text, found
@@ -210,7 +198,7 @@ def _with_patterns(owner, attribute, text, patterns, found, used):
                     owners[used], attributes[used], codes[used] = owner, of_pattern[pattern], 1
                     used += 1
                     if used - begin == most:  # so that a long text takes no more memory than all patterns do
-                        used = _each_once(attributes, begin, used)
+                        used = ascending_row(attributes, begin, used, begin)
                         most = 2 * (used - begin) + _REPEATED
                 pattern = nexts[pattern]
             place = outputs[fails[place]] if place != root else 0

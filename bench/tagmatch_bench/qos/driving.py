@@ -71,11 +71,11 @@ class Broker:
 
 
 class Longest(CostModel):
-    """The published estimate: each message takes the longest time that was measured of its channel (§6.1)."""
+    """The published estimate: each message takes the longest time of its channel (§6.1), as its tasks' units say."""
 
-    def __init__(self, of_unit: float) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.each = of_unit
+        self.each = UNIT_SECONDS
 
     def learn(self, count: int, seconds: float) -> None:
         """Nothing is learned."""
@@ -148,7 +148,7 @@ class Driven:
             own = zip(self._tasks, channels.longest, channels.times, strict=True)
             self._tasks = [_as_long(tasks, seconds * float(times)) for tasks, seconds, times in own]
             for of in classes:
-                of.cost = Longest(UNIT_SECONDS)
+                of.cost = Longest()
         self.order = broker.order(classes, workers, _LIMIT)
 
     def put(self, number: int, now: float) -> None:
